@@ -34,9 +34,7 @@ def mixture(share: Share, classes=10) -> np.ndarray:
 
 
 class TestHoldOut:
-    @pytest.mark.parametrize(
-        ("n", "held"), [(50_000, 5_000), (73_257, 7_325), (60_000, 6_000), (697_932, 69_793)]
-    )
+    @pytest.mark.parametrize(("n", "held"), [(50_000, 5_000), (73_257, 7_325), (60_000, 6_000), (697_932, 69_793)])
     def test_a_tenth_of_the_published_training_sets(self, n, held):
         validation, rest = hold_out(n, 0.1, np.random.default_rng(0))
         assert len(validation) == held
@@ -232,6 +230,7 @@ class TestNoisy:
         assert wrong == [120, 240, 360, 0, 0]
 
     @given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.floats(0, 1), st.integers(0, 99))
+    @settings(deadline=None)
     def test_a_corrupted_label_is_another_class(self, labels, fraction, seed):
         labels = np.array(labels)
         seen = corrupt(labels, fraction, 7, np.random.default_rng(seed))

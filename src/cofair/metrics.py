@@ -1,0 +1,260 @@
+"""How fair rewards are, and how good models are.
+
+Fairness compares contributions c (what each client brings) with accuracies a (what its reward is worth). The
+quality metrics at the end judge models by their outputs, many models at once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cofair.errors import UsageError, nearest
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Numbers = Sequence[float] | npt.NDArray[np.floating] | Tensor
+Metric = Callable[[Tensor, Tensor], Tensor]
+
+_EQUAL = 1e-6  # relative spread below which values are one value: several roundings of float32
+_FEWEST_CLIENTS = 8  # a bootstrap over fewer clients says nothing
+_DEFINED = 0.9  # share of resamples that must have a defined fairness
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One evaluation of all clients' rewards."""
+
+    fairness: float | None
+    max: float
+    mean: float
+    min: float
+    rate: float
+
+
+def fairness(contributions: Numbers, accuracies: Numbers) -> float | None:
+    """Return γ = 100 × Pearson(c, a), or None where it is undefined.
+
+    It is undefined for fewer than two clients, for equal contributions, for equal rewards (as in a first
+    round that gives everyone the same model), and where a value is not finite.
+    """
+    if (shape := _array(accuracies).shape) != _array(contributions).shape:
+        raise UsageError(f"Fairness needs one accuracy for each contribution, not accuracies of shape {shape}.")
+    gamma = float(fairness_by_round(contributions, accuracies))
+    return None if np.isnan(gamma) else gamma
+
+
+def fairness_by_round(contributions: Numbers, accuracies: Numbers) -> Floats:
+    """Return γ for each row of accuracies (..., N); NaN where it is undefined."""
+    c, a = _paired(contributions, accuracies)
+    return 100 * _pearson(np.broadcast_to(c, a.shape), a)
+
+
+def bounds(contributions: Numbers, accuracies: Numbers) -> tuple[Floats, Floats]:
+    """Return the open bounds of FedSAC's bounded collaborative fairness: c and (c + max a) / 2.
+
+    As written the upper bound cannot hold for the best client, so for it there is none. The best client is
+    the one with the largest accuracy, among equals the one with the largest contribution.
+    """
+    c, a = _paired(contributions, accuracies, at_least=1)
+    top = _highest(a)[..., None]
+    most = np.where(a == top, c, -np.inf)
+    upper = np.where(most == _highest(most)[..., None], np.inf, (c + top) / 2)
+    return np.broadcast_to(c, a.shape), upper
+
+
+def bounded(contributions: Numbers, accuracies: Numbers) -> Bools:
+    """Return which clients satisfy FedSAC's bounded collaborative fairness, the best one exempt from above."""
+    lower, upper = bounds(contributions, accuracies)
+    a = _array(accuracies)
+    return (lower < a) & (a < upper)
+
+
+def alpha_bounds(contributions: Numbers, accuracies: Numbers, alpha: float = 0.5) -> tuple[Floats, Floats]:
+    """Return FedRAC's α-BCF bounds: c (open) and ((1 - α) c / max c + α) max a (closed).
+
+    Where nobody brings anything (max c is not positive) all clients count as equal to the best.
+    """
+    if not 0 <= alpha <= 1:
+        raise UsageError(f"alpha is {alpha}: the α of the α-bound must lie between 0 and 1.")
+    c, a = _paired(contributions, accuracies, at_least=1)
+    c = np.where(np.isfinite(c), c, np.nan)
+    most = _highest(c)
+    ratio = c / most if most > 0 else np.where(np.isnan(c), np.nan, 1.0)
+    # 1 - (1 - α)(1 - ratio) is exactly 1 for the best contributor, so that no rounding puts it outside
+    upper = (1 - (1 - alpha) * (1 - ratio)) * _highest(a)[..., None]
+    return np.broadcast_to(c, a.shape), upper
+
+
+def within_alpha_bound(contributions: Numbers, accuracies: Numbers, alpha: float = 0.5) -> Bools:
+    """Return which clients lie within the α-bound: better than alone, not better than they deserve."""
+    lower, upper = alpha_bounds(contributions, accuracies, alpha)
+    a = _array(accuracies)
+    return (lower < a) & (a <= upper)
+
+
+def rate(contributions: Numbers, accuracies: Numbers, alpha: float = 0.5) -> float:
+    """Return the fraction of clients within the α-bound.
+
+    FedRAC's released code sets its running counter to -10 at every client with a ≤ c, so that its printed
+    rates can be negative and depend on the order of clients; the published rates are plain fractions, as here.
+    """
+    return float(within_alpha_bound(contributions, accuracies, alpha).mean())
+
+
+def bootstrap_interval(
+    contributions: Numbers, accuracies: Numbers, level: float = 0.95, draws: int = 2000, seed: int = 0
+) -> tuple[float, float] | None:
+    """Return a percentile interval of γ over resampled clients, or None where that says nothing.
+
+    It says nothing for fewer than 8 clients, and where γ is undefined in more than a tenth of the resamples.
+    """
+    if not 0 < level < 1 or draws < 1:
+        raise UsageError(f"A bootstrap with level {level} and {draws} draws: take 0 < level < 1, draws >= 1.")
+    c, a = _paired(contributions, accuracies)
+    if len(c) < _FEWEST_CLIENTS:
+        return None
+    chosen = np.random.default_rng(seed).integers(0, len(c), (draws, len(c)))
+    gammas = 100 * _pearson(c[chosen], a[chosen])
+    defined = gammas[~np.isnan(gammas)]
+    if len(defined) < _DEFINED * draws:
+        return None
+    low, high = np.quantile(defined, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def summarise(contributions: Numbers, accuracies: Numbers, alpha: float = 0.5) -> Summary:
+    """Return fairness, the best, mean and worst accuracy over clients, and the rate."""
+    a = _array(accuracies)
+    gamma, share = fairness(contributions, accuracies), rate(contributions, accuracies, alpha)
+    return Summary(gamma, float(a.max()), float(a.mean()), float(a.min()), share)
+
+
+def _array(values: Numbers) -> Floats:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().double().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def _paired(contributions: Numbers, accuracies: Numbers, at_least: int = 0) -> tuple[Floats, Floats]:
+    c, a = _array(contributions), _array(accuracies)
+    if c.ndim != 1 or a.ndim < 1 or a.shape[-1] != len(c):
+        raise UsageError(
+            f"There are contributions of shape {c.shape} and accuracies of shape {a.shape}: give one of each "
+            "for every client."
+        )
+    if len(c) < at_least:
+        raise UsageError("There are no clients to judge: give at least one contribution and one accuracy.")
+    return c, a
+
+
+def _highest(values: Floats) -> Floats:
+    """Return the largest finite value along the last axis: a client without a value spoils nobody else's."""
+    return np.asarray(np.max(values, axis=-1, where=np.isfinite(values), initial=np.finfo(np.float64).min))
+
+
+def _pearson(x: Floats, y: Floats) -> Floats:
+    """Return the correlation along the last axis; NaN where it is undefined."""
+    if x.shape[-1] < 2:
+        return np.full(x.shape[:-1], np.nan)
+    x, y = _unit(x), _unit(y)
+    return np.asarray(np.clip((x * y).sum(-1), -1, 1))
+
+
+def _unit(x: Floats) -> Floats:
+    """Centre and scale to length 1 along the last axis; NaN where values are all equal or not finite."""
+    finite = np.isfinite(x).all(-1, keepdims=True)
+    x = np.where(finite, x, 0)
+    largest = np.abs(x).max(-1, keepdims=True)
+    x = x / np.where(largest > 0, largest, 1)  # first to the range -1 to 1, so that nothing overflows
+    varied = finite & (np.ptp(x, axis=-1, keepdims=True) > _EQUAL)
+    x = x - x.mean(-1, keepdims=True)
+    length = np.sqrt((x**2).sum(-1, keepdims=True))
+    return np.where(varied, x / np.where(varied, length, 1), np.nan)
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the share of samples whose largest output is the target, for models (..., n, C)."""
+    _check(outputs, targets)
+    return (outputs.argmax(-1) == targets).double().mean(-1)
+
+
+def balanced_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean over the classes that occur of the share of their samples that are recognised."""
+    _check(outputs, targets)
+    members = F.one_hot(targets, outputs.shape[-1]).double()
+    counts = members.sum(0)
+    hits = (outputs.argmax(-1) == targets).double() @ members
+    return (hits[..., counts > 0] / counts[counts > 0]).mean(-1)
+
+
+def auroc(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the area under the ROC curve, one class against the rest, mean over the classes that occur.
+
+    With two classes this is the ordinary area. Samples are ranked by the log-odds of the class, which order
+    them as its softmax probability does but do not saturate; ties get mid-ranks. NaN outputs give NaN.
+    """
+    _check(outputs, targets)
+    classes = torch.unique(targets).tolist()
+    if len(classes) < 2:
+        raise UsageError(f"AUROC needs samples of at least two classes, but all are of class {classes[0]}.")
+    outputs = outputs.double()
+    areas = []
+    for k in classes:
+        others = torch.cat([outputs[..., :k], outputs[..., k + 1 :]], -1)
+        odds = outputs[..., k] - others.logsumexp(-1)
+        ordered = odds.sort(-1).values
+        ranks = (torch.searchsorted(ordered, odds) + torch.searchsorted(ordered, odds, right=True) + 1) / 2
+        own = (targets == k).double()
+        positive, negative = own.sum(), (1 - own).sum()
+        above = (ranks.double() * own).sum(-1) - positive * (positive + 1) / 2
+        areas.append(torch.where(odds.isnan().any(-1), torch.nan, above / (positive * negative)))
+    return torch.stack(areas).mean(0)
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "balanced_accuracy": balanced_accuracy,
+    "auroc": auroc,
+}
+
+
+def metric(chosen: str | Callable[[Tensor, Tensor], float | Tensor]) -> Metric:
+    """Return a metric for models (..., n, C), by name or from a function of one model's outputs (n, C)."""
+    if isinstance(chosen, str):
+        if chosen not in METRICS:
+            raise UsageError(f"Unknown metric {chosen!r}: {nearest(chosen, METRICS)}")
+        return METRICS[chosen]
+    for own in METRICS.values():
+        if chosen is own:
+            return own
+
+    def each(outputs: Tensor, targets: Tensor) -> Tensor:
+        models = outputs.reshape(-1, *outputs.shape[-2:])
+        values = [_number(chosen(one, targets), chosen) for one in models]
+        return torch.tensor(values, dtype=torch.float64, device=outputs.device).view(outputs.shape[:-2])
+
+    return each
+
+
+def _number(value: object, source: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        name = getattr(source, "__name__", type(source).__name__)
+        raise UsageError(
+            f"The metric {name} returned a {type(value).__name__} that is not one number: it must return the "
+            "quality of one model as a float."
+        ) from None
+
+
+def _check(outputs: Tensor, targets: Tensor) -> None:
+    if outputs.dim() < 2 or targets.shape != outputs.shape[-2:-1] or not len(targets) or outputs.shape[-1] < 2:
+        raise UsageError(
+            f"The metric got outputs of shape {tuple(outputs.shape)} and targets of shape "
+            f"{tuple(targets.shape)}: it needs (..., n, C) with C >= 2 classes, and (n,) with n >= 1."
+        )
