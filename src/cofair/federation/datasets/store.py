@@ -52,7 +52,7 @@ def file_of(name: str) -> Path:
 
 def write(path: Path, content: Content, metadata: Metadata, progress: Progress) -> None:
     """Write a data set so that ``path`` is afterwards either the whole new file or what it was before."""
-    metadata = {"format": FORMAT, "kind": content.kind, "content_sha256": content.sha256(), **metadata}
+    metadata = {"format": FORMAT, "kind": content.kind, "content_sha256": content.sha256, **metadata}
     size = sum(array.nbytes for array in content.arrays.values())
     unfinished = path.with_name(f".{path.name}.{uuid4().hex}.unfinished")
     try:

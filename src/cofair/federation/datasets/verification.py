@@ -3,8 +3,8 @@
 import numpy as np
 
 from cofair.errors import UsageError
-from cofair.federation.datasets.catalogue import Entry, Variant
 from cofair.federation.datasets.content import Content
+from cofair.federation.datasets.entry import Entry, Variant
 
 
 def verify(entry: Entry, content: Content, source: str) -> Variant:
@@ -16,15 +16,13 @@ def verify(entry: Entry, content: Content, source: str) -> Variant:
     if not sized:
         known = " or ".join(f"{variant.train:,} and {variant.test:,}" for variant in entry.variants)
         raise UsageError(f"{source} gave {train:,} training and {test:,} test samples where {entry.name} has {known}")
-    sha256 = content.sha256()
-    for variant in sized:
-        if variant.sha256 == sha256:
-            return variant
-    for variant in sized:
-        if variant.sha256 is None:
-            return variant
+    # A measured variant is preferred to one of which only the sizes are known.
+    for sha256 in (content.sha256, None):
+        for variant in sized:
+            if variant.sha256 == sha256:
+                return variant
     raise UsageError(
-        f"{source} gave data of the right size that is not {entry.name}: its content has sha256 {sha256}, "
+        f"{source} gave data of the right size that is not {entry.name}: its content has sha256 {content.sha256}, "
         f"expected {' or '.join(str(variant.sha256) for variant in sized)}"
     )
 

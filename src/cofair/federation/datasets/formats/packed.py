@@ -6,7 +6,6 @@ A stored file may be cut for carrying, ``split -b 60M -d cifar10.npz cifar10.npz
 
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -31,11 +30,10 @@ def find_stored(folder: Path, name: str) -> Path | None:
     return None
 
 
-def is_stored(path: Path) -> bool:
-    """Whether a file is one of ours, by its name or by the metadata in it."""
-    if path.name.endswith(f".npz{FIRST_PART}"):
-        return True
-    return path.suffix == ".npz" and (store.peek(path) is not None or not zipfile.is_zipfile(path))
+def is_stored(path: Path, name: str) -> bool:
+    """Whether a file is one of ours: by its name, damaged or not, or by the metadata in it."""
+    ours = path.name in (f"{name}.npz", f"{name}.npz{FIRST_PART}") or path.name.endswith(f".npz{FIRST_PART}")
+    return ours or (path.suffix == ".npz" and store.peek(path) is not None)
 
 
 def read_stored(path: Path, name: str) -> tuple[Content, Metadata]:
