@@ -1,3 +1,31 @@
 """Federated learning in which every participant receives a model as good as what it brought."""
 
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from cofair.federation.build import federate
+    from cofair.federation.federation import Federation
+    from cofair.runs.experiment import Experiment
+    from cofair.runs.result import Result
+    from cofair.runs.run import run
+
+__all__ = ["Experiment", "Federation", "Result", "__version__", "federate", "run"]
+
+_HOMES = {
+    "Experiment": "cofair.runs.experiment",
+    "Federation": "cofair.federation.federation",
+    "Result": "cofair.runs.result",
+    "federate": "cofair.federation.build",
+    "run": "cofair.runs.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import public names on first use, so that `cofair --help` does not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cofair' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,1 @@
+"""Local training, scoring, and what both need: the engines."""

@@ -1,0 +1,1 @@
+"""Federations: data sets, scenes, and the federation object."""

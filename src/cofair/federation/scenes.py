@@ -172,13 +172,10 @@ def _cla(request: Spread, rng: np.random.Generator) -> list[Indices]:
     members = [np.flatnonzero(request.labels == label) for label in range(request.classes)]
     empty = [label for label, own in enumerate(members) if not len(own)]
     if empty:
-        raise UsageError(
-            f"Scene 'cla' needs samples of every class, but the pool has none of class {empty[0]}."
-        )
+        raise UsageError(f"Scene 'cla' needs samples of every class, but the pool has none of class {empty[0]}.")
     if request.mean < request.classes:
         raise UsageError(
-            f"Scene 'cla' with {request.classes} classes needs at least as many samples per client, "
-            f"not {request.mean}."
+            f"Scene 'cla' with {request.classes} classes needs at least as many samples per client, not {request.mean}."
         )
     owned = np.floor(np.linspace(1, request.classes, request.clients) + 1e-9).astype(int)
     shares = []

@@ -1,0 +1,1 @@
+"""Neurons: which parameters belong together, and masks that leave them out."""

@@ -1,0 +1,1 @@
+"""Experiments, runs and their folders."""

@@ -1,0 +1,176 @@
+"""The command line, `cofair`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cofair.errors import CofairError, UsageError
+
+app = typer.Typer(
+    help="Federated learning in which every participant receives a model as good as what it brought.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Data sets: what there is, fetch one, where it lies.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one setting; repeatable.")
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the results.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in that folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Answer --version."""
+    if show:
+        from cofair import __version__
+
+        print(f"cofair {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def compare(
+    data: Annotated[str | None, typer.Option(help="Data set; see 'cofair data list'.", show_default="digits")] = None,
+    scene: Annotated[
+        str | None, typer.Option(help="How data is spread: uni, pow, cla, dir, dir-class, noisy.", show_default="pow")
+    ] = None,
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas; see 'cofair methods'.")] = "all",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 1,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="10")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default="200")] = None,
+    rule: Annotated[str, typer.Option(help="How a table cell is read: last, best or joint.")] = "last",
+    experiment: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Take other settings from a TOML file.")
+    ] = None,
+    change: Set = None,
+    device: Device = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Train several methods on the same federations and print one table."""
+    from cofair.command import tables
+    from cofair.command.progress import run_progress
+    from cofair.methods import METHODS, get
+    from cofair.runs.cells import RULES
+    from cofair.runs.compare import compare as run_comparison
+
+    if rule not in RULES:
+        raise UsageError(f"Unknown rule {rule!r}: valid are {', '.join(RULES)}")
+    names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+    for name in names:
+        get(name)
+    options = {
+        "federation.data": data, "federation.scene": scene, "federation.clients": clients,
+        "training.rounds": rounds, "run.device": device, "run.joint": True if rule == "joint" else None,
+    }  # fmt: skip
+    chosen = _experiment(experiment, options, change)
+    with run_progress(chosen.training.rounds, len(names) * seeds) as listener:
+        comparison = run_comparison(chosen, names, seeds, out, overwrite=overwrite, listener=listener)
+    tables.comparison(comparison, chosen, rule, as_json=as_json)
+    if out is not None and not as_json:
+        print(f"Written: {out / 'summary.csv'}, {out / 'clients.csv'} and a folder for each run.")
+
+
+@app.command()
+def run(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment's settings.")],
+    change: Set = None,
+    device: Device = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Run one experiment and print who brought what and who got what."""
+    from cofair.command import tables
+    from cofair.command.progress import run_progress
+    from cofair.runs.folder import RunFolder
+    from cofair.runs.run import run_experiment
+
+    chosen = _experiment(experiment, {"run.device": device}, change)
+    folder = None if out is None else RunFolder(out, overwrite=overwrite)
+    with run_progress(chosen.training.rounds) as listener:
+        result = run_experiment(chosen, folder, listener)
+    tables.outcome(result, chosen, as_json=as_json)
+    if out is not None and not as_json:
+        print(f"Written: {out}")
+
+
+@app.command("methods")
+def list_methods(as_json: Json = False) -> None:
+    """List every method, its paper, its settings with defaults."""
+    from cofair.command import tables
+
+    tables.methods(as_json=as_json)
+
+
+@data_app.command("list")
+def data_list(as_json: Json = False) -> None:
+    """List the data sets and whether they are here."""
+    from cofair.command import tables
+
+    tables.datasets(as_json=as_json)
+
+
+@data_app.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(help="Name of the data set.")],
+    from_path: Annotated[
+        Path | None, typer.Option("--from", metavar="PATH", help="Files you already have, as published or packed.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Fetch it again though it is here.")] = False,
+) -> None:
+    """Fetch a data set, check it and store it."""
+    from cofair.command.progress import download_progress
+    from cofair.federation import datasets
+
+    with download_progress() as progress:
+        path = datasets.get(name, from_path=from_path, progress=progress, force=force)
+    print(path)
+
+
+@data_app.command("path")
+def data_path(name: Annotated[str, typer.Argument(help="Name of the data set.")]) -> None:
+    """Print where a data set lies."""
+    from cofair.federation import datasets
+
+    print(datasets.path(name))
+
+
+def _experiment(path: Path | None, options: dict[str, Any], changes: list[str] | None) -> Any:
+    """Return an experiment from a file, command-line options and --set, in rising priority."""
+    from cofair.runs.experiment import Experiment, override, read_file
+
+    values = {} if path is None else read_file(path)
+    for key, value in options.items():
+        if value is not None:
+            table, _, name = key.partition(".")
+            own = values.setdefault(table, {})
+            if isinstance(own, dict):
+                own[name] = value
+    return Experiment.from_dict(override(values, changes or ()))
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is a sentence, not a traceback."""
+    try:
+        app()
+    except CofairError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("interrupted; what was finished is kept.", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

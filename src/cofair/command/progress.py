@@ -1,0 +1,71 @@
+"""Progress in a terminal: round, fairness, accuracy, time left. Silent where there is no terminal."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich import progress as rich_progress
+from rich.console import Console
+
+from cofair.runs.history import Record
+from cofair.runs.run import Listener
+
+
+@contextmanager
+def run_progress(rounds: int, runs: int = 1) -> Iterator[Listener]:
+    """Show the run that goes on, and how many of several are done; yields what has to hear of every round."""
+    console = Console(stderr=True)
+    bars = rich_progress.Progress(
+        rich_progress.SpinnerColumn(),
+        rich_progress.TextColumn("{task.description:<28}"),
+        rich_progress.BarColumn(),
+        rich_progress.TextColumn("{task.fields[status]:<40}"),
+        rich_progress.TimeElapsedColumn(),
+        rich_progress.TextColumn("left"),
+        rich_progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bars:
+        overall = bars.add_task("all runs", total=runs, status="", visible=runs > 1)
+        current = bars.add_task("preparing", total=None, status="")
+        showing: tuple[str, int] | None = None
+
+        def listen(method: str, seed: int, record: Record | None) -> None:
+            nonlocal showing
+            if (method, seed) != showing:
+                showing = (method, seed)
+                total = None if record is None else rounds
+                bars.reset(current, total=total, description=f"{method}, seed {seed}", status="")
+            if record is None:
+                return
+            fairness = "undefined" if record.fairness is None else f"{record.fairness:.1f}"
+            status = f"round {record.round}  γ {fairness}  best {100 * max(record.accuracies):.1f} %"
+            bars.update(current, completed=record.round, status=status)
+            if record.last:
+                bars.advance(overall)
+
+        yield listen
+
+
+@contextmanager
+def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Show a bar for each stage of a download; yields what has to hear of its bytes."""
+    console = Console(stderr=True)
+    bars = rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.DownloadColumn(),
+        rich_progress.TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    with bars:
+        tasks: dict[str, rich_progress.TaskID] = {}
+
+        def listen(stage: str, done: int, total: int | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield listen

@@ -1,0 +1,62 @@
+"""What travels between the server and the clients in a round."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from cofair.engine.work import Work
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """What the server hands out: a starting model for each client and the work to do with it.
+
+    `parameters` is (N, D), or (D,) when all start from one model. A client whose row of `neuron_masks` (N, K)
+    is False somewhere has a submodel without those neurons. `participants` (N,) leaves clients out of a
+    round. `download` (N,) is the share of a whole model that travels to each client; it follows from the neuron
+    masks unless a method says otherwise.
+    """
+
+    parameters: Tensor
+    work: Work
+    neuron_masks: Tensor | None = None
+    participants: Tensor | None = None
+    download: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """What came back: one update a client, and who answered (an absent client is normal)."""
+
+    updates: Tensor  # (N, D), zero for who is absent
+    present: Tensor  # (N,) bool
+    sizes: Tensor  # (N,) number of samples each client trained on
+
+
+@dataclass(frozen=True)
+class ClientStates:
+    """What lives on the clients' side between rounds: the memory of their optimisers, by name (N, ...)."""
+
+    optimiser: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The models that count as each client's reward now: (N, D), or (D,) with or without neuron masks."""
+
+    parameters: Tensor
+    neuron_masks: Tensor | None = None
+
+
+def rows_of(parameters: Tensor, clients: Tensor | slice) -> Tensor:
+    """Return the rows (n, D) of some clients, whether parameters are one a client or shared."""
+    if parameters.dim() == 1:
+        count = clients.numel() if isinstance(clients, Tensor) else clients.stop - clients.start
+        return parameters.expand(count, -1)
+    return parameters[clients]
+
+
+def everyone(count: int, device: torch.device) -> Tensor:
+    """Return a mask (N,) in which all clients take part."""
+    return torch.ones(count, dtype=torch.bool, device=device)

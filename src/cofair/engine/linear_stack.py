@@ -1,0 +1,221 @@
+"""All clients' plain stacks of linear layers in one batch, with a backward pass written by hand.
+
+The gradient of a weight matrix is never stored: the update is added in place by a batched matrix product, and
+its norm (for clipping) comes from two small Gram matrices, ‖Σ_b δ_b x_bᵀ‖² = Σ_bb' (δ_b·δ_b')(x_b·x_b').
+A step then reads every weight twice and writes it once, which is what memory traffic allows at best.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cofair.engine.layout import Layout
+from cofair.engine.losses import Loss, cross_entropy
+from cofair.neurons.map import NeuronMap
+
+
+@dataclass(frozen=True)
+class _Activation:
+    """An activation and its derivative, written in terms of its output so that inputs need not be kept."""
+
+    function: Callable[[Tensor], Tensor]
+    derivative: Callable[[Tensor], Tensor]
+
+
+_ACTIVATIONS: dict[type[nn.Module], _Activation] = {
+    nn.ReLU: _Activation(torch.relu_, lambda h: (h > 0).to(h.dtype)),
+    nn.Tanh: _Activation(torch.tanh_, lambda h: 1 - h * h),
+    nn.Sigmoid: _Activation(torch.sigmoid_, lambda h: h * (1 - h)),
+}
+
+
+@dataclass(frozen=True)
+class _Linear:
+    weight: str
+    bias: str | None
+    activation: _Activation | None
+
+
+class LinearStack:
+    """Linear layers with element-wise activations between them, for rows of parameters."""
+
+    def __init__(self, layers: Sequence[_Linear], layout: Layout, neurons: NeuronMap | None) -> None:
+        """Use `LinearStack.of`, which looks whether a module is such a stack."""
+        self.layers = tuple(layers)
+        self.layout = layout
+        self.neurons = neurons
+
+    @classmethod
+    def of(cls, layout: Layout, neurons: NeuronMap | None) -> "LinearStack | None":
+        """Return the stack that a layout's module is, or None if it is something else."""
+        layers: list[_Linear] = []
+        for name, part in _leaves(layout.prototype):
+            if isinstance(part, nn.Flatten) and not layers and (part.start_dim, part.end_dim) == (1, -1):
+                continue
+            if isinstance(part, nn.Linear):
+                layers.append(_Linear(f"{name}.weight", f"{name}.bias" if part.bias is not None else None, None))
+            elif type(part) in _ACTIVATIONS and layers and layers[-1].activation is None:
+                last = layers[-1]
+                layers[-1] = _Linear(last.weight, last.bias, _ACTIVATIONS[type(part)])
+            elif not isinstance(part, nn.Identity):
+                return None
+        names = [name for layer in layers for name in (layer.weight, layer.bias) if name]
+        trainable = {entry.name for entry in layout.entries}
+        # a layer used twice, a frozen one, an activation at the end: leave these to the general engine
+        if not layers or layers[-1].activation or len(set(names)) < len(names) or set(names) != trainable:
+            return None
+        if neurons is not None and not _covers_hidden_layers(layers, neurons):
+            return None
+        return cls(layers, layout, neurons)
+
+    def unit_masks(self, neuron_masks: Tensor | None) -> list[Tensor | None]:
+        """Return, for each layer, a mask (C, 1, units) of its outputs."""
+        masks: list[Tensor | None] = [None] * len(self.layers)
+        if neuron_masks is None:
+            return masks
+        assert self.neurons is not None
+        place = {layer.weight: i for i, layer in enumerate(self.layers)}
+        for layer, where in zip(self.neurons.layers, self.neurons.slices, strict=True):
+            masks[place[layer.made_by[0]]] = neuron_masks[:, None, where].to(self.layout.dtype)
+        return masks
+
+    def activations(self, rows: Tensor, x: Tensor, masks: Sequence[Tensor | None]) -> list[Tensor]:
+        """Run rows (A, D) on inputs (A, B, d); return the inputs of each layer and the outputs (A, B, C)."""
+        views = self.layout.views(rows)
+        values = [x]
+        for layer, mask in zip(self.layers, masks, strict=True):
+            weight = views[layer.weight].transpose(1, 2)
+            if layer.bias is None:
+                z = torch.bmm(values[-1], weight)
+            else:
+                z = torch.baddbmm(views[layer.bias][:, None, :], values[-1], weight)
+            if layer.activation is not None:
+                z = layer.activation.function(z)
+            if mask is not None:
+                z = z.mul_(mask)
+            values.append(z)
+        return values
+
+    def outputs(self, parameters: Tensor, x: Tensor, neuron_masks: Tensor | None) -> Tensor:
+        """Run candidates on the same inputs (n, ...): outputs (C, n, classes).
+
+        Candidates are rows (C, D), or one base (D,) under neuron masks (C, K): then all layers below the first
+        mask are computed once.
+        """
+        views = self.layout.views(parameters)
+        shared = parameters.dim() == 1
+        value = x.flatten(1)
+        for layer, mask in zip(self.layers, self.unit_masks(neuron_masks), strict=True):
+            weight, bias = views[layer.weight], None if layer.bias is None else views[layer.bias]
+            if shared:
+                value = F.linear(value, weight, bias)
+            elif value.dim() == 2:  # the first layer of all candidates is one matrix product
+                value = F.linear(value, weight.flatten(0, 1), None if bias is None else bias.flatten())
+                value = value.unflatten(1, weight.shape[:2]).transpose(0, 1)
+            elif bias is None:
+                value = torch.bmm(value, weight.transpose(1, 2))
+            else:
+                value = torch.baddbmm(bias[:, None, :], value, weight.transpose(1, 2))
+            if layer.activation is not None:
+                value = layer.activation.function(value)
+            if mask is not None:
+                value = value * mask  # broadcasts one base to its candidates
+        return value if value.dim() == 3 else value[None]
+
+    def step(
+        self, rows: Tensor, x: Tensor, y: Tensor, weights: Tensor, masks: Sequence[Tensor | None],
+        lr: float | Tensor, clip: float | None, loss: Loss,
+    ) -> None:  # fmt: skip
+        """Take one SGD step of every row, in place, on batches x (A, B, ...), y (A, B) weighted (A, B)."""
+        values = self.activations(rows, x.flatten(2), masks)
+        views = self.layout.views(rows)
+        deltas: list[Tensor] = [_output_gradient(values[-1], y, weights, loss)]
+        for i in range(len(self.layers) - 1, 0, -1):
+            delta = torch.bmm(deltas[0], views[self.layers[i].weight])
+            below, mask = self.layers[i - 1].activation, masks[i - 1]
+            if below is not None:
+                delta = delta.mul_(below.derivative(values[i]))
+            if mask is not None:
+                delta = delta.mul_(mask)
+            deltas.insert(0, delta)
+
+        gradients: list[Tensor | None] = [
+            None if _gram_is_cheaper(delta, value) else torch.bmm(delta.transpose(1, 2), value)
+            for delta, value in zip(deltas, values, strict=False)
+        ]
+        scale: float | Tensor = -lr
+        if clip is not None:
+            squares = sum(
+                (_squared_norm(d, v, g) for d, v, g in zip(deltas, values, gradients, strict=False)),
+                start=torch.zeros(len(rows), dtype=rows.dtype, device=rows.device),
+            )
+            for layer, delta in zip(self.layers, deltas, strict=True):
+                if layer.bias is not None:
+                    squares = squares + delta.sum(1).square_().sum(1)
+            scale = scale * (clip / (squares.sqrt_() + 1e-6)).clamp_(max=1.0)
+        if isinstance(scale, Tensor):
+            scale = scale[:, None, None]
+        for layer, delta, value, gradient in zip(self.layers, deltas, values, gradients, strict=False):
+            if gradient is None:
+                delta = delta.mul_(scale)
+                views[layer.weight].baddbmm_(delta.transpose(1, 2), value)
+                change = delta.sum(1)
+            else:
+                views[layer.weight].add_(gradient.mul_(scale))
+                change = (delta.sum(1, keepdim=True) * scale).squeeze(1)
+            if layer.bias is not None:
+                views[layer.bias].add_(change)
+
+
+def _leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
+    """Return the parts of nested nn.Sequentials in order; anything else is a part of its own."""
+    overridden = type(module).forward is not nn.Sequential.forward
+    if not isinstance(module, nn.Sequential) or overridden:
+        return [(prefix, module)]
+    leaves: list[tuple[str, nn.Module]] = []
+    for name, child in module.named_children():
+        leaves += _leaves(child, f"{prefix}.{name}" if prefix else name)
+    return leaves
+
+
+def _covers_hidden_layers(layers: Sequence[_Linear], neurons: NeuronMap) -> bool:
+    """Tell whether every declared layer of neurons is one hidden layer, whole and unit by unit."""
+    reader = {a.weight: (a, b.weight) for a, b in pairwise(layers)}
+    for declared in neurons.layers:
+        if declared.mask is not None or not declared.made_by or declared.made_by[0] not in reader:
+            return False
+        layer, read_by = reader[declared.made_by[0]]
+        if set(declared.made_by) != {layer.weight, layer.bias} - {None} or declared.read_by != (read_by,):
+            return False
+        if neurons.layout.shape(layer.weight)[0] != declared.count:
+            return False
+    return True
+
+
+def _output_gradient(outputs: Tensor, y: Tensor, weights: Tensor, loss: Loss) -> Tensor:
+    """Return the gradient of each client's mean loss at its outputs."""
+    if loss is cross_entropy:
+        gradient = torch.softmax(outputs, -1)
+        gradient.scatter_add_(-1, y[..., None], torch.full_like(weights, -1.0)[..., None])
+        return gradient.mul_(weights[..., None])
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        total = (loss(leaf.flatten(0, 1), y.flatten(0, 1)) * weights.flatten()).sum()
+        return torch.autograd.grad(total, leaf)[0]
+
+
+def _gram_is_cheaper(delta: Tensor, value: Tensor) -> bool:
+    B, outputs = delta.shape[1:]
+    inputs = value.shape[2]
+    return B * (inputs + outputs) < inputs * outputs
+
+
+def _squared_norm(delta: Tensor, value: Tensor, gradient: Tensor | None) -> Tensor:
+    if gradient is not None:
+        return gradient.flatten(1).square().sum(1)
+    gram = torch.bmm(delta, delta.transpose(1, 2)).mul_(torch.bmm(value, value.transpose(1, 2)))
+    return gram.flatten(1).sum(1).clamp_(min=0)

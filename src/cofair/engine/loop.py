@@ -1,0 +1,106 @@
+"""The plain engine: one client after another, as anyone would write it. It is the oracle for the others."""
+
+import torch
+from torch import Tensor, nn
+
+from cofair.engine.batches import schedule
+from cofair.engine.exchange import ClientStates, Rewards, Uploads, rows_of
+from cofair.engine.forward import Forward
+from cofair.engine.optimisers import adam_memory
+from cofair.engine.problem import Problem, first_line
+from cofair.engine.work import Work
+from cofair.errors import CofairError, RunError
+
+
+class LoopEngine:
+    """Trains clients one by one with autograd and torch.optim."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Prepare to train the clients of a problem."""
+        self.problem = problem
+        self.forward = Forward(problem.layout, problem.neurons)
+
+    def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
+        """Train every participant that has data; the others' updates are zero and they count as absent."""
+        federation = self.problem.federation
+        present = federation.present(rewards.participants)
+        updates = torch.zeros(
+            len(federation),
+            self.problem.layout.size,
+            dtype=self.problem.layout.dtype,
+            device=self.problem.device,
+        )
+        memory = _memory(states, rewards.work, updates)
+        for i in present.nonzero().flatten().tolist():
+            try:
+                updates[i] = self._train_client(i, rewards, memory, t)
+            except CofairError:
+                raise
+            except Exception as error:  # a user's module or loss may raise anything
+                raise RunError(
+                    f"Training failed in round {t} at client {federation.names[i]!r}: {first_line(error)}"
+                ) from error
+        return Uploads(updates, present, federation.sizes), ClientStates(memory)
+
+    def _train_client(self, i: int, rewards: Rewards, memory: dict[str, Tensor], t: int) -> Tensor:
+        layout, work = self.problem.layout, rewards.work
+        only = torch.tensor([i])
+        table = self.problem.table.select(only)
+        start = rows_of(rewards.parameters, only)[0].clone()
+        masks: dict[str, Tensor] = {}
+        extras: dict[str, Tensor] = {}
+        if rewards.neuron_masks is not None and self.problem.neurons is not None:
+            neuron_masks = rewards.neuron_masks[i : i + 1]
+            masks = layout.views(self.problem.neurons.parameter_mask(neuron_masks)[0])
+            extras = {name: value[0] for name, value in self.forward.mask_extras(neuron_masks).items()}
+        parameters = {name: nn.Parameter(value.clone()) for name, value in layout.views(start).items()}
+        optimiser = _optimiser(parameters, work, {name: value[i] for name, value in memory.items()}, self.problem)
+        for step in schedule(table, work, t, layout.dtype):
+            batch = step.positions[0][step.weights[0] > 0]
+            x, y = table.samples(batch)
+            dropout = self.forward.dropout_extras(step.keys()[0])
+            kept = {name: value * masks[name] if masks else value for name, value in parameters.items()}
+            loss = self.problem.loss(self.forward(kept, {**extras, **dropout}, x), y).mean()
+            for group in optimiser.param_groups:
+                group["lr"] = float(step.lr)
+            optimiser.zero_grad()
+            loss.backward()
+            if work.clip is not None:
+                nn.utils.clip_grad_norm_(list(parameters.values()), work.clip)
+            optimiser.step()
+        if work.optimiser == "adam":
+            _remember(optimiser, parameters, memory, i, self.problem)
+        return layout.flatten(parameters) - start
+
+
+def _optimiser(
+    parameters: dict[str, nn.Parameter], work: Work, memory: dict[str, Tensor], problem: Problem
+) -> torch.optim.Optimizer:
+    if work.optimiser == "sgd":
+        return torch.optim.SGD(parameters.values(), lr=work.lr)
+    adam = torch.optim.Adam(parameters.values(), lr=work.lr)
+    first, second = problem.layout.views(memory["first"]), problem.layout.views(memory["second"])
+    for name, parameter in parameters.items():
+        adam.state[parameter] = {
+            "step": memory["steps"].to("cpu", torch.float32),
+            "exp_avg": first[name].clone(),
+            "exp_avg_sq": second[name].clone(),
+        }
+    return adam
+
+
+def _memory(states: ClientStates, work: Work, like: Tensor) -> dict[str, Tensor]:
+    """Return the clients' optimiser memory, made anew where there is none yet."""
+    if work.optimiser == "sgd":
+        return {name: value.clone() for name, value in states.optimiser.items()}
+    return {name: value.clone() for name, value in adam_memory(states, like).items()}
+
+
+def _remember(
+    adam: torch.optim.Optimizer, parameters: dict[str, nn.Parameter], memory: dict[str, Tensor], i: int,
+    problem: Problem,
+) -> None:  # fmt: skip
+    states = {name: adam.state[parameter] for name, parameter in parameters.items()}
+    memory["first"][i] = problem.layout.flatten({name: state["exp_avg"] for name, state in states.items()})
+    memory["second"][i] = problem.layout.flatten({name: state["exp_avg_sq"] for name, state in states.items()})
+    memory["steps"][i] = int(next(iter(states.values()))["step"])

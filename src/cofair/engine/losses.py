@@ -1,0 +1,47 @@
+"""What clients minimise: a loss gives one value a sample, its mean over a batch is the objective."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cofair.errors import UsageError, nearest
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross entropy of each sample: the default loss."""
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the squared error of each sample, summed over outputs."""
+    return (outputs.flatten(1) - targets.reshape(len(targets), -1)).square().sum(1)
+
+
+LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "squared_error": squared_error}
+
+
+def loss(choice: str | Loss) -> Loss:
+    """Resolve a loss: a name, a torch loss module (its reduction is set to none), or any callable."""
+    if isinstance(choice, str):
+        if choice not in LOSSES:
+            raise UsageError(f"Unknown loss {choice!r}: {nearest(choice, LOSSES)}")
+        return LOSSES[choice]
+    if isinstance(choice, nn.Module) and hasattr(choice, "reduction"):
+        choice = copy.deepcopy(choice)
+        choice.reduction = "none"  # type: ignore[assignment]
+    return choice
+
+
+def check_loss(values: object, batch: int) -> None:
+    """Refuse a loss that does not give one value a sample: padded batches could not be told apart."""
+    if not isinstance(values, Tensor) or tuple(values.shape) != (batch,):
+        got = f"shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
+        raise UsageError(
+            f"The loss must return one value a sample, shape ({batch},) for a batch of {batch}, but returned "
+            f"{got}: use reduction='none'."
+        )

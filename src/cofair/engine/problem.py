@@ -1,0 +1,76 @@
+"""What an engine needs to know of an experiment."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from cofair import metrics, randomness
+from cofair.engine import losses
+from cofair.engine.batches import ClientTable
+from cofair.engine.exchange import ClientStates, Rewards, Uploads
+from cofair.engine.layout import Layout
+from cofair.errors import UsageError
+from cofair.federation.federation import Federation
+from cofair.neurons.map import NeuronMap
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model, a federation on the same device, the loss clients minimise and the metric that counts."""
+
+    layout: Layout
+    neurons: NeuronMap | None
+    federation: Federation
+    seed: int
+    loss: losses.Loss = losses.cross_entropy
+    metric: Callable[[Tensor, Tensor], Tensor] = metrics.accuracy
+    table: ClientTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        keys = randomness.client_keys(self.seed, self.federation.names).to(self.device)
+        object.__setattr__(self, "table", self.federation.table(keys))
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the federation's data lies."""
+        return self.federation.device
+
+    def try_model(self, initial: nn.Module) -> None:
+        """Run the model and the loss on two samples, so that a misfit is told before anything is trained."""
+        x, y = self.federation.test.x[:2], self.federation.test.y[:2]
+        try:
+            with torch.no_grad():
+                outputs = initial(x)
+        except Exception as error:  # whatever a user's module raises becomes one sentence
+            raise UsageError(f"The model failed on inputs of shape {tuple(x.shape)}: {first_line(error)}") from error
+        if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
+            raise UsageError("The model must return one tensor with one row a sample.")
+        classes = self.federation.classes
+        plain = self.loss is losses.cross_entropy and classes is not None
+        if plain and (outputs.dim() != 2 or outputs.shape[1] < (classes or 0)):
+            raise UsageError(
+                f"The model returns outputs of shape {tuple(outputs.shape)} for two samples, but the "
+                f"federation has {classes} classes: it must return (2, {classes}) or more."
+            )
+        try:
+            losses.check_loss(self.loss(outputs, y), len(x))
+        except UsageError:
+            raise
+        except Exception as error:
+            raise UsageError(f"The loss failed on the model's outputs: {first_line(error)}") from error
+
+
+class Engine(Protocol):
+    """Trains all clients of a round."""
+
+    def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
+        """Give every participant its reward, let it work, and return what it uploads."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error, for a sentence that quotes it."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

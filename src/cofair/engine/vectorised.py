@@ -1,0 +1,114 @@
+"""All clients as one batch: rows of a stack, no Python loop over clients, data resident on the device."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from cofair.engine.batches import Step, longest_first, schedule
+from cofair.engine.exchange import ClientStates, Rewards, Uploads, rows_of
+from cofair.engine.forward import Forward
+from cofair.engine.linear_stack import LinearStack
+from cofair.engine.optimisers import Adam, Named, Sgd, adam_memory, per_client
+from cofair.engine.problem import Problem, first_line
+from cofair.engine.work import Work
+from cofair.errors import RunError
+
+
+class VectorisedEngine:
+    """Trains all clients together: a hand-written backward for linear stacks, torch.func for the rest."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Prepare to train the clients of a problem."""
+        self.problem = problem
+        self.stack = LinearStack.of(problem.layout, problem.neurons)
+        self.forward = Forward(problem.layout, problem.neurons)
+        self._gradients: Callable[..., Named] = vmap(grad(self._objective), randomness="different")
+
+    @torch.no_grad()
+    def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
+        """Train every participant that has data; the others' updates are zero and they count as absent."""
+        federation, layout, work = self.problem.federation, self.problem.layout, rewards.work
+        present = federation.present(rewards.participants)
+        busy = present.cpu().nonzero().flatten()
+        order = busy[longest_first(federation.sizes[busy], work)]
+        rows = layout.new_rows(len(order), self.problem.device)
+        if not len(order):
+            return Uploads(rows.new_zeros(len(federation), layout.size), present, federation.sizes), states
+        there = order.to(self.problem.device)
+        start = rows_of(rewards.parameters, there)
+        masks = None if rewards.neuron_masks is None else rewards.neuron_masks[there]
+        rows.copy_(start)
+        steps = schedule(self.problem.table.select(order), work, t, layout.dtype)
+        try:
+            if self.stack is not None and work.optimiser == "sgd":
+                self._train_stack(rows, masks, steps, work)
+            else:
+                states = self._train_any(rows, masks, steps, work, states, order)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise RunError(f"Training failed in round {t}: {first_line(error)}") from error
+        rows.sub_(start)
+        return Uploads(self._in_place_order(rows, order), present, federation.sizes), states
+
+    def _in_place_order(self, rows: Tensor, order: Tensor) -> Tensor:
+        """Return the rows where their clients stand, zeros for who was absent."""
+        N = len(self.problem.federation)
+        if len(order) == N and torch.equal(order, torch.arange(N)):
+            return rows
+        updates = self.problem.layout.new_rows(N, rows.device).zero_()
+        updates[order.to(rows.device)] = rows
+        return updates
+
+    def _train_stack(self, rows: Tensor, neuron_masks: Tensor | None, steps: Iterator[Step], work: Work) -> None:
+        assert self.stack is not None
+        masks = self.stack.unit_masks(neuron_masks)
+        for step in steps:
+            n = step.active
+            x, y = self.problem.table.samples(step.positions)
+            self.stack.step(
+                rows[:n], x, y, step.weights, [None if mask is None else mask[:n] for mask in masks],
+                step.lr, work.clip, self.problem.loss,
+            )  # fmt: skip
+
+    def _train_any(
+        self, rows: Tensor, neuron_masks: Tensor | None, steps: Iterator[Step], work: Work,
+        states: ClientStates, order: Tensor,
+    ) -> ClientStates:  # fmt: skip
+        keep = None
+        if neuron_masks is not None and self.problem.neurons is not None:
+            keep = self.problem.neurons.parameter_mask(neuron_masks)
+        masks = None if keep is None else self.problem.layout.views(keep)
+        extras = self.forward.mask_extras(neuron_masks)
+        optimiser: Sgd | Adam = Sgd()
+        if work.optimiser == "adam":
+            like = rows[:1].expand(len(self.problem.federation), -1)
+            optimiser = Adam(adam_memory(states, like), order.to(rows.device), self.problem.layout)
+        views = self.problem.layout.views(rows)
+        for step in steps:
+            n = step.active
+            parameters = {name: value[:n] for name, value in views.items()}
+            kept = parameters
+            if masks is not None:
+                kept = {name: value * masks[name][:n] for name, value in parameters.items()}
+            extra = {name: value[:n] for name, value in extras.items()}
+            extra |= self.forward.dropout_extras(step.keys())
+            x, y = self.problem.table.samples(step.positions)
+            gradients = self._gradients(kept, extra, x, y, step.weights)
+            if masks is not None:
+                gradients = {name: value * masks[name][:n] for name, value in gradients.items()}
+            if work.clip is not None:
+                gradients = _clipped(gradients, work.clip)
+            optimiser.step(parameters, gradients, step.lr)
+        return optimiser.states() if isinstance(optimiser, Adam) else states
+
+    def _objective(self, parameters: Named, extras: Named, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        return (self.problem.loss(self.forward(parameters, extras, x), y) * weights).sum()
+
+
+def _clipped(gradients: Named, clip: float) -> Named:
+    squares = torch.stack([value.flatten(1).square().sum(1) for value in gradients.values()])
+    scale = (clip / (squares.sum(0).sqrt() + 1e-6)).clamp(max=1.0)
+    return {name: value * per_client(scale, value) for name, value in gradients.items()}

@@ -1,0 +1,42 @@
+"""What a client is asked to do with the model it received."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from cofair.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Work:
+    """Local training: how long, with which steps.
+
+    Exactly one of `steps` and `epochs` is set. Steps are taken from freshly shuffled data that is shuffled
+    again whenever it is used up. With `decay_every="epoch"` the learning rate falls after each local epoch
+    and goes on falling over the rounds; with "round", once a round.
+    """
+
+    steps: int | None = 15
+    epochs: int | None = None
+    batch_size: int = 32
+    lr: float = 0.03
+    decay: float = 1.0
+    decay_every: Literal["round", "epoch"] = "round"
+    clip: float | None = 1.0
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    drop_last: bool = False
+    phase: str = field(default="train")
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise UsageError("Local training needs either steps or epochs, not both and not neither.")
+        if self.decay_every == "epoch" and self.epochs is None:
+            raise UsageError("decay_every = 'epoch' needs local training counted in epochs.")
+
+    def times(self, units: int, phase: str) -> "Work":
+        """Return this work done `units` times over, as a phase of its own."""
+        return replace(
+            self,
+            steps=None if self.steps is None else self.steps * units,
+            epochs=None if self.epochs is None else self.epochs * units,
+            phase=phase,
+        )

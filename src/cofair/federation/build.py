@@ -1,0 +1,59 @@
+"""Make a federation of a data set and a scene."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cofair import randomness
+from cofair.errors import UsageError
+from cofair.federation import datasets, scenes
+from cofair.federation.federation import Federation, Samples
+
+DEFAULT_SAMPLES = 2000  # mean samples a client in the published experiments
+WHOLE_POOL = ("dir", "dir-class")  # scenes that use every sample, as published
+
+
+def federate(
+    data: str | datasets.Dataset, scene: str = "pow", *, clients: int = 10, samples: int | None = None,
+    alpha: float = 3.0, noise: Sequence[float] = (0.2, 0.4, 0.6), validation: float = 0.1, seed: int = 0,
+) -> Federation:  # fmt: skip
+    """Spread a data set's training part over clients and the server; the official test set is the test set."""
+    dataset = datasets.load(data) if isinstance(data, str) else data
+    labels = np.asarray(dataset.y_train)
+    rng = randomness.numpy_generator(seed, "federation")
+    held, pool = scenes.hold_out(len(labels), validation, rng)
+    if len(pool) < clients:
+        raise UsageError(f"{dataset.name!r} has {len(pool)} samples for clients, too few for {clients} clients.")
+    if samples is None and scene not in WHOLE_POOL:
+        samples = min(DEFAULT_SAMPLES, len(pool) // clients)
+    classes = len(dataset.class_names)
+    shares = scenes.split(scene, labels[pool], pool, classes, clients, samples, rng, alpha, noise)
+
+    used, positions = np.unique(np.concatenate([share.indices for share in shares]), return_inverse=True)
+    cuts = np.cumsum([len(share.indices) for share in shares])[:-1]
+    own = [
+        (torch.from_numpy(indices), torch.from_numpy(share.labels))
+        for indices, share in zip(np.split(positions, cuts), shares, strict=True)
+    ]
+    return Federation.from_pool(
+        inputs(dataset, dataset.x_train[used]),
+        own,
+        test=Samples(inputs(dataset, dataset.x_test), torch.from_numpy(dataset.y_test)),
+        validation=Samples(inputs(dataset, dataset.x_train[held]), torch.from_numpy(labels[held]))
+        if len(held)
+        else None,
+        classes=classes,
+    )
+
+
+def inputs(dataset: datasets.Dataset, values: np.ndarray) -> Tensor:
+    """Return a data set's stored values as models take them: normalised (n, C, H, W), or token ids."""
+    if dataset.kind == "text":
+        return torch.from_numpy(values.astype(np.int64))
+    images = torch.from_numpy(np.ascontiguousarray(values))
+    images = images[:, None] if images.dim() == 3 else images.permute(0, 3, 1, 2)
+    images = images.to(torch.float32, memory_format=torch.contiguous_format)
+    mean, std = (torch.tensor(part).view(1, -1, 1, 1) for part in (dataset.mean, dataset.std))
+    return images.div_(255).sub_(mean).div_(std)

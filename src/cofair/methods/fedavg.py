@@ -1,0 +1,78 @@
+"""FedAvg: one average model for all (McMahan et al., AISTATS 2017).
+
+With personalisation, as in the comparisons of FedSAC (KDD 2024) and FedRAC (CVPR 2026): each client trains
+the average a little further on its own data, and the result counts as its reward. The papers describe one
+additional local training at the end; their released code does three in every round and lets the next round
+start from the personal models, so that the server averages after four local trainings.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from cofair.engine.exchange import Delivered, Rewards, Uploads
+from cofair.methods.method import Method, Server
+from cofair.settings import setting
+
+
+@dataclass(frozen=True)
+class FedAvgState:
+    """The average model (D,) and, once there are any, the clients' personal models (N, D)."""
+
+    parameters: Tensor
+    personal: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class FedAvg(Method[FedAvgState]):
+    """All clients train the same model; the server averages. Everybody receives the average."""
+
+    name: ClassVar[str] = "fedavg"
+    paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
+
+    personalise_units: int = setting(
+        1, "local trainings that make the average personal: 1 as the papers, 3 as their code, 0 for none", minimum=0
+    )
+    carry_over: bool = setting(False, "the next round starts from the personal models, as the papers' code does")
+    weights: Literal["uniform", "size"] = setting("uniform", "how clients count in the average: equally, or by samples")
+
+    def phases(self, server: Server, t: int) -> tuple[str, ...]:
+        """Personalise when the result is carried over, or when it is looked at."""
+        personal = self.personalise_units > 0 and (self.carry_over or server.evaluates(t))
+        return ("train", "personalise") if personal else ("train",)
+
+    def start(self, server: Server) -> FedAvgState:
+        """Start from the initial model."""
+        return FedAvgState(server.initial)
+
+    def rewards(self, server: Server, state: FedAvgState, t: int, phase: str) -> Rewards:
+        """Hand the average to everybody, or let everybody go on from its personal model."""
+        nothing = torch.zeros(server.clients)
+        if phase == "personalise":
+            work = server.work.times(self.personalise_units, phase)
+            # without carry-over the next round starts from this same average, which travels only once
+            return Rewards(state.parameters, work, download=None if self.carry_over else nothing)
+        if self.carry_over and state.personal is not None:
+            return Rewards(state.personal, server.work, download=nothing)
+        return Rewards(state.parameters, server.work)
+
+    def learn(
+        self, server: Server, state: FedAvgState, rewards: Rewards, uploads: Uploads, t: int, phase: str
+    ) -> FedAvgState:
+        """Average the trained models, or keep them as personal ones."""
+        if phase == "personalise":
+            return replace(state, personal=rewards.parameters + uploads.updates)
+        if not bool(uploads.present.any()):
+            return state
+        weight = uploads.present.to(uploads.updates.dtype)
+        if self.weights == "size":
+            weight = weight * uploads.sizes.to(weight)
+        weight = weight / weight.sum()
+        begun = rewards.parameters if rewards.parameters.dim() == 1 else weight @ rewards.parameters
+        return replace(state, parameters=begun + weight @ uploads.updates)
+
+    def delivered(self, server: Server, state: FedAvgState) -> Delivered:
+        """Deliver the personal models, or the average where nothing is personalised."""
+        return Delivered(state.parameters if state.personal is None else state.personal)

@@ -1,0 +1,112 @@
+"""What every method is: settings, a typed state, and a few pure functions over them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from cofair import randomness
+from cofair.engine.exchange import Delivered, Rewards, Uploads
+from cofair.engine.problem import Problem
+from cofair.engine.scoring import Scorer, Scores
+from cofair.engine.work import Work
+from cofair.errors import UsageError
+
+State = TypeVar("State")
+
+
+class Server:
+    """What the server of a run knows and can do. A method sees the world only through it."""
+
+    def __init__(
+        self, problem: Problem, initial: Tensor, work: Work, rounds: int, evaluates: Callable[[int], bool],
+        train_alone: Callable[[], Tensor],
+    ) -> None:  # fmt: skip
+        """Set up the server of a run.
+
+        `evaluates(t)` tells whether the rewards of round t are tested, `train_alone()` gives the models (N, D) that
+        clients train by themselves.
+        """
+        self.initial = initial
+        self.work = work
+        self.rounds = rounds
+        self.layout = problem.layout
+        self.neurons = problem.neurons
+        self.sizes = problem.federation.sizes.to(problem.device)
+        self.classes = problem.federation.classes
+        self.seed = problem.seed
+        self.contributions: Tensor = torch.zeros(0)
+        self.evaluates = evaluates
+        self._train_alone = train_alone
+        self._alone: Tensor | None = None
+        validation = problem.federation.validation
+        self._scorer = None if validation is None else Scorer(problem, validation)
+
+    @property
+    def clients(self) -> int:
+        """Return N."""
+        return len(self.sizes)
+
+    @property
+    def validation(self) -> Scorer:
+        """Return the scorer of candidate models on the server's validation set."""
+        if self._scorer is None:
+            raise UsageError("This needs a validation set at the server, and the federation has none.")
+        return self._scorer
+
+    @property
+    def has_validation(self) -> bool:
+        """Tell whether the server has a validation set."""
+        return self._scorer is not None
+
+    def score(self, parameters: Tensor, neuron_masks: Tensor | None = None, *, per_sample: bool = False) -> Scores:
+        """Score candidates on the validation set: rows (C, D), or one base (D,) under neuron masks (C, K)."""
+        return self.validation.score(parameters, neuron_masks, per_sample=per_sample)
+
+    def alone(self) -> Tensor:
+        """Return the models (N, D) that clients train by themselves; trained once, on first demand."""
+        if self._alone is None:
+            self._alone = self._train_alone()
+        return self._alone
+
+    def random(self, t: int, purpose: str) -> torch.Generator:
+        """Return the server's randomness for a purpose in round t."""
+        return randomness.generator(self.seed, "server", t, purpose)
+
+
+class Method(ABC, Generic[State]):
+    """A reward mechanism. Its subclasses are frozen dataclasses whose fields are the method's settings."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    needs_validation: ClassVar[bool] = False
+
+    def rounds(self, server: Server) -> int:
+        """Return how many rounds the method runs."""
+        return server.rounds
+
+    def phases(self, server: Server, t: int) -> tuple[str, ...]:
+        """Return the local trainings of round t, in order; most methods have one."""
+        return ("train",)
+
+    @abstractmethod
+    def start(self, server: Server) -> State:
+        """Return the state before the first round."""
+
+    @abstractmethod
+    def rewards(self, server: Server, state: State, t: int, phase: str) -> Rewards:
+        """Return what each client receives now; a pure read of the state."""
+
+    @abstractmethod
+    def learn(self, server: Server, state: State, rewards: Rewards, uploads: Uploads, t: int, phase: str) -> State:
+        """Return the state after the uploads of this phase."""
+
+    @abstractmethod
+    def delivered(self, server: Server, state: State) -> Delivered:
+        """Return the models that count as each client's reward now."""
+
+    def reputation(self, state: State) -> Tensor | None:
+        """Return what the server currently believes of each client (N,), if the method keeps that."""
+        return None

@@ -1,0 +1,55 @@
+"""Training alone: what each client can do without the others.
+
+Every client trains the common initial model on its own data, once and for long (30 epochs by default, a
+setting of the contribution). The accuracy of the result is the contribution c_i that the papers of
+collaborative fairness compare rewards with; as a method it is the row that a federation has to beat.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from cofair.engine.exchange import Delivered, Rewards, Uploads
+from cofair.methods.method import Method, Server
+
+
+@dataclass(frozen=True)
+class StandaloneState:
+    """The clients' own models (N, D)."""
+
+    parameters: Tensor
+
+
+@dataclass(frozen=True)
+class Standalone(Method[StandaloneState]):
+    """Every client keeps the model it trained alone; nothing is exchanged."""
+
+    name: ClassVar[str] = "standalone"
+    paper: ClassVar[str] = "no federation: local training only"
+
+    def rounds(self, server: Server) -> int:
+        """Look once: the models do not change."""
+        return 1
+
+    def phases(self, server: Server, t: int) -> tuple[str, ...]:
+        """Train nothing in a round: the server has the models that clients trained alone."""
+        return ()
+
+    def start(self, server: Server) -> StandaloneState:
+        """Take the models that clients trained alone."""
+        return StandaloneState(server.alone())
+
+    def rewards(self, server: Server, state: StandaloneState, t: int, phase: str) -> Rewards:
+        """Hand out nothing new: everybody has its own model."""
+        return Rewards(state.parameters, server.work)
+
+    def learn(
+        self, server: Server, state: StandaloneState, rewards: Rewards, uploads: Uploads, t: int, phase: str
+    ) -> StandaloneState:
+        """Learn nothing from anybody."""
+        return state
+
+    def delivered(self, server: Server, state: StandaloneState) -> Delivered:
+        """Deliver to each client its own model."""
+        return Delivered(state.parameters)

@@ -1,0 +1,117 @@
+"""Which parameters belong to which neuron, and the masks that leave neurons out.
+
+A neuron is the smallest thing a submodel can leave out: a hidden unit, a channel, an attention head.
+Leaving it out means multiplying by zero everything that computes it and everything that reads it, so that
+no gradient reaches those parameters either.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from cofair.engine.layout import Layout
+from cofair.errors import UsageError
+
+
+@dataclass(frozen=True)
+class NeuronLayer:
+    """Neurons of one layer, as a model declares them.
+
+    `made_by` names the parameters whose first dimension computes these neurons, `read_by` those whose
+    second dimension reads them. A dimension larger than `count` gives every neuron an equal run of it, as a
+    flattened feature map does. `mask` names a buffer of ones that the model multiplies its activations by
+    instead: then a masked neuron is silent but its parameters are not removed (FedRAC's ResNet).
+    """
+
+    name: str
+    count: int
+    made_by: tuple[str, ...] = ()
+    read_by: tuple[str, ...] = ()
+    mask: str | None = None
+
+
+@runtime_checkable
+class DeclaresNeurons(Protocol):
+    """A module that says which of its parameters form neurons."""
+
+    def neurons(self) -> Sequence[NeuronLayer]:
+        """Return the layers of neurons, first layer first."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Dimension `dim` of a parameter: its slice j belongs to neuron `owner[j]`."""
+
+    parameter: str
+    dim: int
+    owner: Tensor
+
+
+class NeuronMap:
+    """The K neurons of a model, all layers together, and what each of them owns."""
+
+    def __init__(self, layers: Sequence[NeuronLayer], layout: Layout) -> None:
+        """Bind declared layers to the parameters of a layout."""
+        self.layers = tuple(layers)
+        self.layout = layout
+        starts = [0]
+        for layer in self.layers:
+            starts.append(starts[-1] + layer.count)
+        self.slices = tuple(slice(a, b) for a, b in pairwise(starts))
+        self.count = starts[-1]
+        self._axes = tuple(self._bind())
+
+    @classmethod
+    def of(cls, module: nn.Module, layout: Layout) -> "NeuronMap | None":
+        """Return the neurons that a module declares, or None when it declares none."""
+        return cls(module.neurons(), layout) if isinstance(module, DeclaresNeurons) else None
+
+    def _bind(self) -> Iterator[_Axis]:
+        for layer, where in zip(self.layers, self.slices, strict=True):
+            for dim, names in enumerate((layer.made_by, layer.read_by)):
+                for name in names:
+                    size = self.layout.shape(name)[dim]
+                    run, rest = divmod(size, layer.count)
+                    if rest or not run:
+                        raise UsageError(
+                            f"layer {layer.name!r} declares {layer.count} neurons, but dimension {dim} of "
+                            f"{name!r} has {size} entries, which is not a multiple of that."
+                        )
+                    owner = torch.arange(where.start, where.stop).repeat_interleave(run)
+                    yield _Axis(name, dim, owner)
+
+    def parameter_mask(self, neuron_masks: Tensor) -> Tensor:
+        """Turn neuron masks (N, K) into parameter masks (N, D): kept is what all neurons of it keep."""
+        N = neuron_masks.shape[0]
+        keep = neuron_masks.bool()
+        mask = torch.ones(N, self.layout.size, dtype=torch.bool, device=keep.device)
+        views = self.layout.views(mask)
+        for axis in self._axes:
+            if axis.parameter in views:  # a frozen parameter is not part of D
+                views[axis.parameter] &= self._along(axis, keep)
+        return mask
+
+    def frozen_masks(self, neuron_masks: Tensor) -> dict[str, Tensor]:
+        """Return masks (N, *shape) of the frozen parameters that belong to neurons."""
+        keep = neuron_masks.bool()
+        masks: dict[str, Tensor] = {}
+        for axis in self._axes:
+            if axis.parameter in self.layout.frozen:
+                along = self._along(axis, keep)
+                shape = (keep.shape[0], *self.layout.shape(axis.parameter))
+                masks[axis.parameter] = masks.get(axis.parameter, True) & along.expand(shape)
+        return masks
+
+    def activation_masks(self, neuron_masks: Tensor) -> dict[str, Tensor]:
+        """Return the mask buffers (N, count) of layers that mask activations."""
+        named = zip(self.layers, self.slices, strict=True)
+        return {layer.mask: neuron_masks[:, where] for layer, where in named if layer.mask is not None}
+
+    def _along(self, axis: _Axis, keep: Tensor) -> Tensor:
+        shape = [keep.shape[0]] + [1] * len(self.layout.shape(axis.parameter))
+        shape[1 + axis.dim] = -1
+        return keep[:, axis.owner.to(keep.device)].view(shape)

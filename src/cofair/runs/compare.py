@@ -1,0 +1,106 @@
+"""Compare methods on the same federations: one row a method, mean and spread over seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from cofair import methods
+from cofair.engine import choose
+from cofair.errors import UsageError
+from cofair.runs.experiment import Experiment
+from cofair.runs.folder import RunFolder, write_whole
+from cofair.runs.prepare import prepare
+from cofair.runs.result import Outcome
+from cofair.runs.run import Listener, carry_out
+
+QUANTITIES = ("fairness", "max", "mean", "min", "rate")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcomes of every method and seed."""
+
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def methods(self) -> list[str]:
+        """Return the methods in the order in which they were asked for."""
+        return list(dict.fromkeys(outcome.method for outcome in self.outcomes))
+
+    def of(self, method: str) -> list[Outcome]:
+        """Return a method's outcomes, one a seed."""
+        return [outcome for outcome in self.outcomes if outcome.method == method]
+
+    def to_frame(self, rule: str = "last") -> pd.DataFrame:
+        """Return one row a method: mean and sample standard deviation over seeds, accuracies in percent."""
+        rows = []
+        for method in self.methods:
+            own = self.of(method)
+            read = [outcome.cell(rule) for outcome in own]
+            row: dict[str, object] = {"method": method, "rule": rule, "seeds": len(own)}
+            for name in QUANTITIES:
+                values = [getattr(cell, name) for cell in read]
+                scale = 100 if name in ("max", "mean", "min") else 1
+                defined = [scale * value for value in values if value is not None]
+                row[name] = float(np.mean(defined)) if defined else None
+                row[f"{name}_std"] = float(np.std(defined, ddof=1)) if len(defined) > 1 else None
+            row["fairness_defined"] = sum(cell.fairness is not None for cell in read)
+            low_high = own[0].fairness_interval if len(own) == 1 and rule == "last" else None
+            row["fairness_low"], row["fairness_high"] = low_high or (None, None)
+            row["download"] = float(np.mean([outcome.download for outcome in own]))
+            row["seconds"] = float(np.mean([outcome.seconds for outcome in own]))
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def clients_frame(self) -> pd.DataFrame:
+        """Return one row a client, method and seed: what it brought and what it got."""
+        return pd.DataFrame(
+            [
+                {"method": outcome.method, "seed": outcome.seed, **client}
+                for outcome in self.outcomes
+                for client in outcome.summary()["clients"]
+            ]
+        )
+
+
+def compare(
+    experiment: Experiment, names: Sequence[str], seeds: int = 1, out: Path | None = None, *, overwrite: bool = False,
+    listener: Listener | None = None,
+) -> Comparison:  # fmt: skip
+    """Train every method on the same federations, seeds 0, 1, …; with `out`, a run folder each and the tables.
+
+    The method of the experiment keeps its settings where its name is among those compared.
+    """
+    if not names:
+        raise UsageError("Name at least one method to compare.")
+    chosen = [
+        experiment.method if name == experiment.method.name else methods.make(name, {}) for name in dict.fromkeys(names)
+    ]
+    first = experiment.run.seed
+    folders = {
+        (method.name, seed): RunFolder(out / f"{method.name}-seed{seed}", overwrite=overwrite)
+        for method in chosen
+        for seed in range(first, first + seeds)
+        if out is not None
+    }
+    outcomes: list[Outcome] = []
+    for seed in range(first, first + seeds):
+        one_seed = experiment.with_run(seed=seed)
+        with choose.arithmetic(experiment.run.precision):
+            if listener is not None:
+                listener("contributions", seed, None)
+            prepared = prepare(one_seed, methods=chosen)
+            for method in chosen:
+                own = replace(one_seed, method=method)
+                result = carry_out(own, prepared, folders.get((method.name, seed)), listener)
+                outcomes.append(Outcome(**{f.name: getattr(result, f.name) for f in fields(Outcome)}))
+    comparison = Comparison(tuple(outcomes))
+    if out is not None:
+        rules = ["last", "best"] + (["joint"] if experiment.run.joint else [])
+        table = pd.concat([comparison.to_frame(rule) for rule in rules], ignore_index=True)
+        write_whole(out / "summary.csv", table.to_csv(index=False))
+        write_whole(out / "clients.csv", comparison.clients_frame().to_csv(index=False))
+    return comparison

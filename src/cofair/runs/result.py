@@ -1,0 +1,152 @@
+"""What a run gives back."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, overload
+
+import pandas as pd
+import torch
+from torch import nn
+
+from cofair import metrics
+from cofair.engine.exchange import Delivered
+from cofair.engine.problem import Problem
+from cofair.runs import cells
+from cofair.runs.cells import Cell
+from cofair.runs.history import Record
+
+
+@dataclass(frozen=True, repr=False)
+class Outcome:
+    """What a run measured: who brought what, who got what.
+
+    `fairness` and `accuracies` are read by the rule `last`: the mean over the final ten rounds.
+    """
+
+    method: str
+    seed: int
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    contributions: tuple[float, ...]
+    history: tuple[Record, ...]
+
+    @property
+    def fairness(self) -> float | None:
+        """Return γ = 100 × Pearson(contributions, accuracies), or None where it is undefined."""
+        return self.cell().fairness
+
+    @property
+    def fairness_interval(self) -> tuple[float, float] | None:
+        """Return a 95 % bootstrap interval of γ over clients, or None where there are too few of them."""
+        return metrics.bootstrap_interval(self.contributions, self.accuracies)
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """Return each client's accuracy, the mean over the final ten rounds."""
+        read = set(self.cell().rounds)
+        rows = [record.accuracies for record in self.history if record.round in read]
+        return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
+
+    @property
+    def download(self) -> float:
+        """Return the share of a whole model that a client received a round, the mean over clients."""
+        shares = self.history[-1].download
+        return sum(shares) / len(shares)
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the rounds took, without measuring contributions."""
+        return self.history[-1].seconds
+
+    def cell(self, rule: str = "last") -> Cell:
+        """Return the table cell of this run, read by the rule `best`, `joint` or `last`."""
+        validation = [record.validation for record in self.history]
+        return cells.read(
+            rule,
+            [record.round for record in self.history],
+            self.contributions,
+            [record.accuracies for record in self.history],
+            None if None in validation else validation,
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the history as a table, one row a round and client."""
+        rows = []
+        for record in self.history:
+            for i, name in enumerate(self.names):
+                row = {"round": record.round, "client": name, "contribution": self.contributions[i]}
+                row |= {"accuracy": record.accuracies[i], "download": record.download[i]}
+                if record.validation is not None:
+                    row["validation"] = record.validation[i]
+                if record.reputation is not None:
+                    row["reputation"] = record.reputation[i]
+                rows.append(row)
+        return pd.DataFrame(rows)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run in a few plain values, as `summary.json` holds them."""
+        rules = ["last", "best"] + (["joint"] if self.history[-1].validation is not None else [])
+        return {
+            "method": self.method,
+            "seed": self.seed,
+            "cells": {rule: asdict(self.cell(rule)) for rule in rules},
+            "fairness_interval": self.fairness_interval,
+            "download": self.download,
+            "seconds": self.seconds,
+            "clients": [
+                {"name": name, "samples": size, "contribution": brought, "accuracy": got}
+                for name, size, brought, got in zip(
+                    self.names, self.sizes, self.contributions, self.accuracies, strict=True
+                )
+            ],
+        }
+
+    def __repr__(self) -> str:
+        cell = self.cell()
+        fairness = "undefined" if cell.fairness is None else f"{cell.fairness:.2f}"
+        run = f"{self.method}, seed {self.seed}"
+        return f"{type(self).__name__}({run}: fairness {fairness}, best accuracy {100 * cell.max:.2f} %)"
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Outcome):
+    """A finished run with the models themselves: `rewards[3]` is client 3's own module."""
+
+    rewards: "RewardModels"
+
+
+class RewardModels(Sequence[nn.Module]):
+    """The clients' rewards as modules of their own, made when they are asked for."""
+
+    def __init__(self, delivered: Delivered, problem: Problem) -> None:
+        """Hold the delivered parameters and masks."""
+        self._delivered, self._problem = delivered, problem
+
+    def __len__(self) -> int:
+        return len(self._problem.federation)
+
+    @overload
+    def __getitem__(self, i: int) -> nn.Module: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[nn.Module]: ...
+    def __getitem__(self, i: int | slice) -> nn.Module | list[nn.Module]:
+        """Return client i's reward, in evaluation mode; left-out neurons are zero in it."""
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"there are {len(self)} clients, so no client {i}")
+        layout, neurons, given = self._problem.layout, self._problem.neurons, self._delivered
+        row = given.parameters if given.parameters.dim() == 1 else given.parameters[i]
+        if given.neuron_masks is None or neurons is None:
+            return layout.module(row).eval()
+        mask = given.neuron_masks[i % len(self)][None]
+        module = layout.module(row * neurons.parameter_mask(mask)[0]).eval()
+        with torch.no_grad():
+            for name, value in neurons.activation_masks(mask).items():
+                module.get_buffer(name).copy_(value[0])
+            for name, value in neurons.frozen_masks(mask).items():
+                module.get_parameter(name).mul_(value[0])
+        return module
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return (self[i] for i in range(len(self)))

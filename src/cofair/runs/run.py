@@ -1,0 +1,116 @@
+"""Run one experiment: `cofair.run` for a model and data of one's own, `carry_out` for an experiment file."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cofair.engine import choose
+from cofair.engine.losses import Loss
+from cofair.errors import UsageError
+from cofair.federation.federation import Federation
+from cofair.methods import Method
+from cofair.runs.experiment import Experiment
+from cofair.runs.folder import RunFolder, versions
+from cofair.runs.history import Record
+from cofair.runs.loop import rounds as loop
+from cofair.runs.prepare import Model, Prepared, prepare
+from cofair.runs.result import Result, RewardModels
+
+Listener = Callable[[str, int, Record | None], None]  # method, seed, tested round (None: a run is being prepared)
+
+
+def run(
+    model: Model, federation: Federation, method: str | Method[Any] = "fedavg", *, rounds: int = 200, seed: int = 0,
+    loss: Loss | str = "cross_entropy", metric: Callable[[Tensor, Tensor], float | Tensor] | str = "accuracy",
+    contributions: Sequence[float] | Tensor | None = None, method_settings: Mapping[str, Any] | None = None,
+    contribution: Mapping[str, Any] | None = None, execution: Mapping[str, Any] | None = None,
+    out: str | Path | None = None, listener: Listener | None = None, **training: Any,
+) -> Result:  # fmt: skip
+    """Train a model on a federation and give every client its reward.
+
+    `model` is any nn.Module, whose weights are the start, or a factory. `method` is a name, with
+    `method_settings`, or a method object. Other keywords are settings of local training: steps or epochs,
+    batch_size, lr, decay, clip, optimiser. `contributions` takes the place of the measured ones. `out` names a
+    run folder; `listener` hears of every tested round.
+    """
+    if not isinstance(federation, Federation):
+        raise UsageError(
+            "federation must be a cofair.Federation: cofair.Federation(clients=[(x, y), ...], test=(x, y))."
+        )
+    tables: dict[str, Any] = {
+        "training": {"rounds": rounds, **training},
+        "contribution": dict(contribution or {}),
+        "run": {"seed": seed, **(execution or {})},
+    }
+    if isinstance(method, str):
+        tables["method"] = {"name": method, **(method_settings or {})}
+        experiment = Experiment.from_dict(tables)
+    else:
+        experiment = replace(Experiment.from_dict(tables), method=method)
+    given = None if contributions is None else torch.as_tensor(contributions, dtype=torch.float64)
+    with choose.arithmetic(experiment.run.precision):
+        prepared = prepare(
+            experiment, federation=federation, model=model, loss=loss, metric=metric, contributions=given
+        )
+        return carry_out(experiment, prepared, None if out is None else RunFolder(Path(out)), listener)
+
+
+def run_experiment(experiment: Experiment, folder: RunFolder | None = None, listener: Listener | None = None) -> Result:
+    """Run an experiment that names its data and model."""
+    with choose.arithmetic(experiment.run.precision):
+        if listener is not None:
+            listener("contributions", experiment.run.seed, None)
+        return carry_out(experiment, prepare(experiment), folder, listener)
+
+
+def carry_out(
+    experiment: Experiment, prepared: Prepared, folder: RunFolder | None = None, listener: Listener | None = None
+) -> Result:
+    """Run the experiment's method on what is prepared, writing and telling each tested round."""
+    if folder is not None:
+        folder.begin(experiment.to_toml(), _facts(prepared))
+    records: list[Record] = []
+    rewards = None
+    for record, delivered in loop(experiment.method, prepared):
+        records.append(record)
+        rewards = RewardModels(delivered, prepared.problem)
+        if folder is not None:
+            folder.record(record)
+        if listener is not None:
+            listener(experiment.method.name, experiment.run.seed, record)
+    assert rewards is not None  # the last round is always tested
+    federation = prepared.problem.federation
+    result = Result(
+        experiment.method.name,
+        experiment.run.seed,
+        federation.names,
+        tuple(federation.sizes.tolist()),
+        tuple(prepared.server.contributions.tolist()),
+        tuple(records),
+        rewards,
+    )
+    if folder is not None:
+        folder.finish(result.summary())
+    return result
+
+
+def _facts(prepared: Prepared) -> dict[str, Any]:
+    """Return what a run folder records beside the settings."""
+    federation = prepared.problem.federation
+    device = federation.device
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "engine": type(prepared.engine).__name__,
+        "seed": prepared.problem.seed,
+        "parameters": prepared.problem.layout.size,
+        "clients": list(federation.names),
+        "samples": federation.sizes.tolist(),
+        "contributions": prepared.server.contributions.tolist(),
+    }

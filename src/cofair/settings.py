@@ -1,0 +1,140 @@
+"""Settings as frozen dataclasses that are read strictly: a wrong key, type or range is one sentence."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from cofair.errors import UsageError, nearest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a setting means and the values it may take."""
+
+    text: str
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+
+
+def setting(
+    default: Any, text: str, *, minimum: float | None = None, maximum: float | None = None, above: float | None = None
+) -> Any:
+    """Declare a field of a settings dataclass: its default, what it means, its range (`above` is exclusive)."""
+    return dataclasses.field(default=default, metadata={"bounds": Bounds(text, minimum, maximum, above)})
+
+
+@dataclass(frozen=True)
+class Described:
+    """One setting as `cofair methods` and the docs show it."""
+
+    name: str
+    type: str
+    default: Any
+    text: str
+
+
+def describe(cls: type) -> list[Described]:
+    """List the settings of a dataclass."""
+    hints = typing.get_type_hints(cls)
+    return [
+        Described(field.name, _type_name(hints[field.name]), field.default, bounds.text)
+        for field in dataclasses.fields(cls)
+        if (bounds := field.metadata.get("bounds")) is not None
+    ]
+
+
+def read(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Make a settings object of named values; `where` is the path that errors name, such as "training"."""
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if "bounds" in f.metadata}  # type: ignore[arg-type]
+    for key in values:
+        if key not in fields:
+            known = nearest(key, fields) if fields else "there are none"
+            raise UsageError(f"Unknown setting '{where}.{key}': {known}")
+    return cls(**{
+        key: _checked(value, hints[key], fields[key].metadata["bounds"], f"{where}.{key}")
+        for key, value in values.items()
+    })  # fmt: skip
+
+
+def parse_text(text: str) -> Any:
+    """Read the value of `--set key=value`: a TOML value, or else plain text."""
+    import tomllib
+
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _checked(value: Any, hint: Any, bounds: Bounds, path: str) -> Any:
+    options = _options(hint)
+    if type(None) in options:
+        if value is None or value == "none":
+            return None
+        options = [option for option in options if option is not type(None)]
+    for option in options:
+        ok, read_value = _convert(value, option)
+        if ok:
+            _check_range(read_value, bounds, path)
+            return read_value
+    if isinstance(value, str) and typing.get_origin(options[0]) is typing.Literal:
+        raise UsageError(f"{path} = {value!r} is not a choice: {nearest(value, typing.get_args(options[0]))}")
+    raise UsageError(f"{path} must be {_type_name(hint)}, but is {value!r}.")
+
+
+def _check_range(value: Any, bounds: Bounds, path: str) -> None:
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        if not (number == number and abs(number) != float("inf")):
+            raise UsageError(f"{path} must be a finite number, but is {number}.")
+        if bounds.minimum is not None and number < bounds.minimum:
+            raise UsageError(f"{path} must be at least {bounds.minimum}, but is {number}.")
+        if bounds.above is not None and number <= bounds.above:
+            raise UsageError(f"{path} must be above {bounds.above}, but is {number}.")
+        if bounds.maximum is not None and number > bounds.maximum:
+            raise UsageError(f"{path} must be at most {bounds.maximum}, but is {number}.")
+
+
+def _options(hint: Any) -> list[Any]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return list(typing.get_args(hint))
+    return [hint]
+
+
+def _convert(value: Any, hint: Any) -> tuple[bool, Any]:
+    """Tell whether a value fits a type, and return it as that type (an integer is a real number too)."""
+    if typing.get_origin(hint) is typing.Literal:
+        return value in typing.get_args(hint), value
+    if typing.get_origin(hint) is tuple:
+        inner = typing.get_args(hint)[0]
+        if not isinstance(value, list | tuple):
+            return False, None
+        converted = [_convert(item, inner) for item in value]
+        return all(ok for ok, _ in converted), tuple(item for _, item in converted)
+    if hint is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number, float(value) if number else None
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool), value
+    return isinstance(value, hint), value
+
+
+def _type_name(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
+    parts = []
+    for option in _options(hint):
+        if typing.get_origin(option) is typing.Literal:
+            parts.append(", ".join(repr(choice) for choice in typing.get_args(option)))
+        elif typing.get_origin(option) is tuple:
+            parts.append({int: "a list of whole numbers", float: "a list of numbers"}[typing.get_args(option)[0]])
+        else:
+            parts.append(names[option])
+    return " or ".join(parts)
