@@ -6,11 +6,12 @@ it is the same under every version of numpy.
 """
 
 import hashlib
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from cofair.errors import RunError
 from cofair.federation.datasets import content
 from cofair.federation.datasets.content import Content
 
@@ -35,4 +36,8 @@ def read() -> Content:
 
 def path() -> Path:
     """Where scikit-learn keeps them."""
-    return Path(str(files("sklearn.datasets.data") / "digits.csv.gz"))
+    # Finding a package does not import it.
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise RunError("scikit-learn, which holds the digits, is not installed: install cofair with its dependencies")
+    return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"

@@ -1,0 +1,35 @@
+from dataclasses import replace
+
+import pytest
+
+from cofair.federation.datasets import catalogue
+from cofair.federation.datasets.entry import Variant
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """An empty store of its own for every test, and no packed data set from outside."""
+    place = tmp_path / "home"
+    monkeypatch.setenv("COFAIR_HOME", str(place))
+    monkeypatch.delenv("COFAIR_DATA", raising=False)
+    return place
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Let a data set have other sizes than the published ones, and no source but files (unless one is given)."""
+
+    def make(name, train, test, **changes):
+        changes = {"origin": (), "registry": None, "variants": (Variant("small", train, test),), **changes}
+        entry = replace(catalogue.ENTRIES[name], **changes)
+        monkeypatch.setitem(catalogue.ENTRIES, name, entry)
+        return entry
+
+    return make
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "files"
+    place.mkdir()
+    return place
