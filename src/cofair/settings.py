@@ -49,17 +49,22 @@ def describe(cls: type) -> list[Described]:
     ]
 
 
-def read(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+def values(settings: Any) -> dict[str, Any]:
+    """Return the settings of a settings object by name."""
+    return {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if "bounds" in f.metadata}
+
+
+def read(cls: type[T], given: Mapping[str, Any], where: str) -> T:
     """Make a settings object of named values; `where` is the path that errors name, such as "training"."""
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if "bounds" in f.metadata}  # type: ignore[arg-type]
-    for key in values:
+    for key in given:
         if key not in fields:
             known = nearest(key, fields) if fields else "there are none"
             raise UsageError(f"Unknown setting '{where}.{key}': {known}")
     return cls(**{
         key: _checked(value, hints[key], fields[key].metadata["bounds"], f"{where}.{key}")
-        for key, value in values.items()
+        for key, value in given.items()
     })  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def comparison(result: Comparison, experiment: Experiment, rule: str, *, as_json
     table.add_column("method")
     for name in ("fairness γ", "max %", "mean %", "min %", "rate", "download", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in frame.to_dict(orient="records"):
+    for row in _rows(frame):
         table.add_row(
             str(row["method"]),
             _fairness(row),
@@ -111,6 +111,10 @@ def _title(experiment: Experiment, rule: str) -> str:
         "joint": "round chosen on the validation set",
     }[rule]
     return f"{own.data}, scene {own.scene}, {own.clients} clients, {training.rounds} rounds ({reading})"
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in frame.to_dict(orient="records")]
 
 
 def _fairness(row: dict[str, Any]) -> str:

@@ -115,7 +115,7 @@ class LinearStack:
                 value = F.linear(value, weight, bias)
             elif value.dim() == 2:  # the first layer of all candidates is one matrix product
                 value = F.linear(value, weight.flatten(0, 1), None if bias is None else bias.flatten())
-                value = value.unflatten(1, weight.shape[:2]).transpose(0, 1)
+                value = value.view(len(value), *weight.shape[:2]).transpose(0, 1)
             elif bias is None:
                 value = torch.bmm(value, weight.transpose(1, 2))
             else:
@@ -177,7 +177,8 @@ def _leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
     if not isinstance(module, nn.Sequential) or overridden:
         return [(prefix, module)]
     leaves: list[tuple[str, nn.Module]] = []
-    for name, child in module.named_children():
+    for name, child in module._modules.items():  # named_children() would pass over a layer used twice
+        assert child is not None
         leaves += _leaves(child, f"{prefix}.{name}" if prefix else name)
     return leaves
 

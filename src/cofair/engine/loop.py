@@ -64,7 +64,7 @@ class LoopEngine:
             for group in optimiser.param_groups:
                 group["lr"] = float(step.lr)
             optimiser.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             if work.clip is not None:
                 nn.utils.clip_grad_norm_(list(parameters.values()), work.clip)
             optimiser.step()

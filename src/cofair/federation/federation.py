@@ -189,15 +189,14 @@ def _samples(arrays: Arrays, owner: str) -> Samples:
 
 def _tensor(values: Any, what: str) -> Tensor:
     try:
-        if not isinstance(values, Tensor):
-            values = torch.as_tensor(np.asarray(values))
+        tensor = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError) as error:
         raise UsageError(f"The {what} cannot be read as numbers: {str(error).splitlines()[0]}") from None
-    if values.dim() == 0:
+    if tensor.dim() == 0:
         raise UsageError(f"The {what} must have one row a sample, not be a single number.")
-    if values.is_complex():
+    if tensor.is_complex():
         raise UsageError(f"The {what} are complex numbers; give real ones.")
-    return values.detach()
+    return tensor
 
 
 def _check_alike(named: Sequence[tuple[str, Samples]]) -> None:

@@ -1,6 +1,5 @@
 """An experiment: one short TOML file, read strictly, every setting with a default."""
 
-import dataclasses
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from cofair.engine.work import Work
 from cofair.errors import UsageError, nearest
 from cofair.methods import Method
 from cofair.methods.fedavg import FedAvg
-from cofair.settings import parse_text, read, setting
+from cofair.settings import parse_text, read, setting, values
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class TrainingSettings:
     def work(self) -> Work:
         """Return the local work of a round."""
         steps = 15 if self.steps is None and self.epochs is None else self.steps
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "rounds"}
+        own = {name: value for name, value in values(self).items() if name != "rounds"}
         return Work(**{**own, "steps": steps})
 
 
@@ -109,10 +108,10 @@ class Experiment:
     method: Method[Any] = field(default_factory=FedAvg)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Experiment":
+    def from_dict(cls, tables: Mapping[str, Any]) -> "Experiment":
         """Read nested settings, refusing what is unknown, of a wrong type or out of range."""
         parts: dict[str, Any] = {}
-        for name, table in values.items():
+        for name, table in tables.items():
             if name not in (*_TABLES, "method"):
                 raise UsageError(f"Unknown table '{name}': {nearest(name, (*_TABLES, 'method'))}")
             if not isinstance(table, Mapping):
@@ -136,17 +135,9 @@ class Experiment:
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return all settings, resolved, as nested plain values (what is none is left out)."""
-        tables: dict[str, dict[str, Any]] = {}
-        for name in _TABLES:
-            own = getattr(self, name)
-            tables[name] = {f.name: getattr(own, f.name) for f in dataclasses.fields(own)}
-        steps = self.training.work().steps
-        tables["training"]["steps"] = steps
-        tables["method"] = {"name": self.method.name} | {
-            f.name: getattr(self.method, f.name)
-            for f in dataclasses.fields(self.method)
-            if "bounds" in f.metadata  # type: ignore[arg-type]
-        }
+        tables = {name: values(getattr(self, name)) for name in _TABLES}
+        tables["training"]["steps"] = self.training.work().steps
+        tables["method"] = {"name": self.method.name, **values(self.method)}
         return {name: {key: _plain(value) for key, value in table.items()} for name, table in tables.items()}
 
     def to_toml(self) -> str:
@@ -173,9 +164,9 @@ def read_file(path: Path) -> dict[str, Any]:
         raise UsageError(f"The experiment {path} is not valid TOML: {error}") from None
 
 
-def override(values: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+def override(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Return nested settings with "table.key=value" texts applied."""
-    merged = {name: dict(table) if isinstance(table, Mapping) else table for name, table in values.items()}
+    merged = {name: dict(table) if isinstance(table, Mapping) else table for name, table in tables.items()}
     for text in overrides:
         path, separator, value = text.partition("=")
         table, dot, key = path.strip().partition(".")

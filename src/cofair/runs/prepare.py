@@ -103,7 +103,11 @@ def _module(experiment: Experiment, federation: Federation, model: Model | None,
         name = own.name
         if name == "auto":
             name = "mlp" if federation.inputs.is_floating_point() else "textcnn"
-        settings = {"mlp": {"hidden": own.hidden}, "resnet18": {"variant": own.variant}}.get(name, {})
+        settings: dict[str, Any] = {}
+        if name == "mlp":
+            settings = {"hidden": own.hidden}
+        elif name == "resnet18":
+            settings = {"variant": own.variant}
         return models.build(name, federation.input_shape, federation.classes, vocabulary=vocabulary, **settings)
 
 

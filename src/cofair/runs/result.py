@@ -60,13 +60,13 @@ class Outcome:
 
     def cell(self, rule: str = "last") -> Cell:
         """Return the table cell of this run, read by the rule `best`, `joint` or `last`."""
-        validation = [record.validation for record in self.history]
+        validation = [record.validation for record in self.history if record.validation is not None]
         return cells.read(
             rule,
             [record.round for record in self.history],
             self.contributions,
             [record.accuracies for record in self.history],
-            None if None in validation else validation,
+            validation if len(validation) == len(self.history) else None,
         )
 
     def to_frame(self) -> pd.DataFrame:

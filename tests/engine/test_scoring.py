@@ -1,0 +1,90 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from cofair.engine import scoring
+from cofair.engine.scoring import Scorer
+from cofair.errors import UsageError
+from cofair.models import build
+from tests.conftest import small_federation
+
+MODULES = {
+    "mlp": lambda: build("mlp", (1, 8, 8), 3, hidden=(12, 7)),
+    "cnn": lambda: build("cnn-cifar", (3, 32, 32), 3),
+}
+
+
+def plain_scores(problem, rows, masks=None):
+    """One forward a candidate, with a module of its own."""
+    losses, accuracies = [], []
+    test = problem.federation.test
+    for i, row in enumerate(rows):
+        if masks is not None:
+            row = row * problem.neurons.parameter_mask(masks[i : i + 1])[0]
+        with torch.no_grad():
+            outputs = problem.layout.module(row).eval()(test.x)
+        losses.append(float(F.cross_entropy(outputs, test.y)))
+        accuracies.append(float((outputs.argmax(1) == test.y).double().mean()))
+    return losses, accuracies
+
+
+@pytest.fixture(params=MODULES.values(), ids=MODULES)
+def problem(request, make_problem):
+    torch.manual_seed(0)
+    shape = (1, 8, 8) if request.param is MODULES["mlp"] else (3, 32, 32)
+    return make_problem(request.param(), small_federation(shape=shape))
+
+
+def candidates(problem, count):
+    random = torch.Generator().manual_seed(1)
+    base = problem.layout.row(problem.layout.prototype)
+    rows = base + 0.1 * torch.randn(count, len(base), generator=random, dtype=torch.float64)
+    return rows, torch.rand(count, problem.neurons.count, generator=random) < 0.5
+
+
+@pytest.mark.parametrize("budget", [1, 10_000, 2**28])
+def test_scores_equal_one_forward_a_candidate_whatever_the_chunks(problem, monkeypatch, budget):
+    monkeypatch.setattr(scoring, "_CPU_BUDGET", budget)
+    rows, masks = candidates(problem, 5)
+    scorer = Scorer(problem, problem.federation.test)
+    base = rows[0]
+    for scores, expected in [
+        (scorer.score(rows), plain_scores(problem, rows)),
+        (scorer.score(base), plain_scores(problem, [base])),
+        (scorer.score(base, masks), plain_scores(problem, [base] * 5, masks)),
+        (scorer.score(rows, masks), plain_scores(problem, rows, masks)),
+    ]:
+        assert scores.loss.tolist() == pytest.approx(expected[0], abs=1e-10)
+        assert scores.metric.tolist() == pytest.approx(expected[1])
+
+
+def test_coalitions_are_the_base_plus_weighted_updates(problem):
+    rows, _ = candidates(problem, 3)
+    base, updates = rows[0], rows[1:] - rows[0]
+    coefficients = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]])
+    scorer = Scorer(problem, problem.federation.test)
+    expected = plain_scores(problem, [rows[1], (rows[1] + rows[2]) / 2, base])
+    assert scorer.coalitions(base, updates, coefficients).loss.tolist() == pytest.approx(expected[0], abs=1e-10)
+
+
+def test_losses_of_each_sample_have_the_mean_that_is_told(problem):
+    rows, _ = candidates(problem, 4)
+    scores = Scorer(problem, problem.federation.test).score(rows, per_sample=True)
+    assert scores.losses.shape == (4, len(problem.federation.test))
+    assert torch.allclose(scores.losses.mean(1), scores.loss)
+
+
+def test_a_model_without_neurons_has_no_submodels(make_problem):
+    problem = make_problem(nn.Linear(6, 3))
+    scorer = Scorer(problem, problem.federation.test)
+    with pytest.raises(UsageError, match="declares no neurons"):
+        scorer.score(torch.zeros(problem.layout.size).double(), torch.ones(2, 4))
+
+
+def test_scoring_does_not_drop_out(make_problem):
+    torch.manual_seed(0)
+    problem = make_problem(nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5), nn.Linear(50, 3)))
+    scorer = Scorer(problem, problem.federation.test)
+    row = problem.layout.row(problem.layout.prototype)
+    assert scorer.score(row).loss.tolist() == pytest.approx(plain_scores(problem, [row])[0], abs=1e-12)
