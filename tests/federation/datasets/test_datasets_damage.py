@@ -181,6 +181,30 @@ def test_images_of_another_size_are_refused(small, folder):
         datasets.get("mnist", from_path=folder)
 
 
+@pytest.mark.parametrize("line", ["(3 (2 a) (2 film)", "no tree", "(3 )", "(x (2 a))"])
+def test_a_broken_tree_is_named_by_its_line(small, folder, line):
+    small("sst", 2, 1)
+    files.trees(folder, train=["(3 (2 a) (2 film))", line], test=["(1 (2 a) (2 bore))"])
+    with pytest.raises(RunError, match=r"train\.txt line 2 is not a whole bracketed tree"):
+        datasets.get("sst", from_path=folder)
+
+
+def test_matlab_labels_that_are_not_digits(small, folder):
+    small("svhn", 10, 4)
+    x_train, y_train, x_test, y_test = image_data((32, 32, 3))
+    files.svhn_matlab(folder, x_train, y_train + 20, x_test, y_test)
+    with pytest.raises(RunError, match=r"train_32x32\.mat does not hold .* y from 1 to 10"):
+        datasets.get("svhn", from_path=folder)
+
+
+def test_an_image_of_another_size_among_tiny_images_is_named(small, folder):
+    small("tiny-imagenet", 2, 1, class_names=("",))
+    x = files.images(1, 2, (32, 32, 3))
+    files.tiny_imagenet(folder, x, np.zeros(2), x[:1], np.array([0]), ("n01",))
+    with pytest.raises(RunError, match=r"n01_0\.JPEG is 32×32 pixels"):
+        datasets.get("tiny-imagenet", from_path=folder)
+
+
 def test_an_idx_header_cannot_ask_for_all_memory(small, folder):
     small("mnist", 10, 4)
     write_plain_mnist(folder)

