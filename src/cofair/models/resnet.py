@@ -8,6 +8,7 @@ convolution still moves, through the statistics of its group.
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -80,34 +81,46 @@ class ResNet18(nn.Sequential):
     """ResNet-18 with GroupNorm and 1024 channel masks, as variant cifar, tiny or emnist."""
 
     def __init__(
-        self, input_shape: Sequence[int], classes: int, *, variant: str = "cifar", pad_value: float = 0.0
+        self,
+        input_shape: Sequence[int],
+        classes: int,
+        *,
+        variant: str = "cifar",
+        widths: Sequence[int] = WIDTHS,
+        pad_value: float = 0.0,
     ) -> None:
         """Build a variant for images of any size and depth."""
         depth, height, width = image_shape("resnet18", input_shape)
         if variant not in VARIANTS:
             raise UsageError(f"Unknown variant {variant!r} of model 'resnet18': {nearest(variant, VARIANTS)}")
+        if len(widths) != len(WIDTHS) or any(count < 1 or count % GROUPS for count in widths):
+            raise UsageError(
+                f"Model 'resnet18' got widths = {list(widths)}: give four channel counts, each a multiple of "
+                f"{GROUPS}, as {list(WIDTHS)}."
+            )
         chosen = VARIANTS[variant]
         parts: OrderedDict[str, nn.Module] = OrderedDict()
         down, right = max(0, chosen.padded - height), max(0, chosen.padded - width)
         if down or right:
             sides = (right // 2, right - right // 2, down // 2, down - down // 2)
             parts["pad"] = nn.ConstantPad2d(sides, pad_value)
-        k, first = chosen.kernel, WIDTHS[0]
-        parts["stem"] = nn.Conv2d(depth, first, k, chosen.stride, padding=k // 2, bias=False)
-        parts["norm"] = nn.GroupNorm(GROUPS, first)
+        k = chosen.kernel
+        parts["stem"] = nn.Conv2d(depth, widths[0], k, chosen.stride, padding=k // 2, bias=False)
+        parts["norm"] = nn.GroupNorm(GROUPS, widths[0])
         parts["relu"] = nn.ReLU()
-        parts["mask0"] = ChannelMask(first)
+        parts["mask0"] = ChannelMask(widths[0])
         if chosen.max_pool:
             parts["pool"] = nn.MaxPool2d(3, 2, padding=1)
-        for number, (before, after) in enumerate(zip((first, *WIDTHS), WIDTHS, strict=False), 1):
+        for number, (before, after) in enumerate(pairwise((widths[0], *widths)), 1):
             stride = 1 if number == 1 else 2
             parts[f"stage{number}"] = nn.Sequential(BasicBlock(before, after, stride), BasicBlock(after, after, 1))
-            if number == len(WIDTHS):  # the last mask stands after average pooling
+            if number == len(widths):  # the last mask stands after average pooling
                 parts["average"] = nn.AdaptiveAvgPool2d(1)
                 parts["flatten"] = nn.Flatten()
             parts[f"mask{number}"] = ChannelMask(after)
-        parts["head"] = nn.Linear(WIDTHS[-1], classes)
+        parts["head"] = nn.Linear(widths[-1], classes)
         super().__init__(parts)
+        self.channels = (widths[0], *widths)
         if chosen.kaiming:
             for part in self.modules():
                 if isinstance(part, nn.Conv2d):
@@ -115,9 +128,8 @@ class ResNet18(nn.Sequential):
 
     def neurons(self) -> tuple[NeuronLayer, ...]:
         """Return the five layers of channel masks."""
-        names = ("stem", *(f"stage{number}" for number in range(1, len(WIDTHS) + 1)))
-        counts = (WIDTHS[0], *WIDTHS)
+        names = ("stem", "stage1", "stage2", "stage3", "stage4")
         return tuple(
             NeuronLayer(name, count, mask=f"mask{number}.mask")
-            for number, (name, count) in enumerate(zip(names, counts, strict=True))
+            for number, (name, count) in enumerate(zip(names, self.channels, strict=True))
         )
