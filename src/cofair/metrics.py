@@ -111,15 +111,18 @@ def bootstrap_interval(
 ) -> tuple[float, float] | None:
     """Return a percentile interval of γ over resampled clients, or None where that says nothing.
 
+    Accuracies (T, N) of several rounds give an interval of the mean of their γ, which is what the rule `last` reads.
     It says nothing for fewer than 8 clients, and where γ is undefined in more than a tenth of the resamples.
     """
     if not 0 < level < 1 or draws < 1:
         raise UsageError(f"A bootstrap with level {level} and {draws} draws: take 0 < level < 1, draws >= 1.")
-    c, a = _paired(contributions, accuracies)
+    c, a = _array(contributions), np.atleast_2d(_array(accuracies))
+    for row in a:
+        _paired(c, row)
     if len(c) < _FEWEST_CLIENTS:
         return None
     chosen = np.random.default_rng(seed).integers(0, len(c), (draws, len(c)))
-    gammas = 100 * _pearson(c[chosen], a[chosen])
+    gammas = 100 * np.mean([_pearson(c[chosen], row[chosen]) for row in a], axis=0)
     defined = gammas[~np.isnan(gammas)]
     if len(defined) < _DEFINED * draws:
         return None

@@ -169,8 +169,8 @@ def override(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, A
     merged = {name: dict(table) if isinstance(table, Mapping) else table for name, table in tables.items()}
     for text in overrides:
         path, separator, value = text.partition("=")
-        table, dot, key = path.strip().partition(".")
-        if not separator or not dot or not key:
+        table, _, key = path.strip().partition(".")
+        if not separator or not table or not key:
             raise UsageError(f"'{text}' is not of the form table.key=value, such as training.lr=0.1.")
         own = merged.setdefault(table, {})
         if not isinstance(own, dict):
@@ -190,7 +190,7 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return repr(value)

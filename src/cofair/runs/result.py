@@ -37,15 +37,18 @@ class Outcome:
 
     @property
     def fairness_interval(self) -> tuple[float, float] | None:
-        """Return a 95 % bootstrap interval of γ over clients, or None where there are too few of them."""
-        return metrics.bootstrap_interval(self.contributions, self.accuracies)
+        """Return a 95 % bootstrap interval of `fairness` over clients, or None where there are too few of them."""
+        return metrics.bootstrap_interval(self.contributions, self._last_rounds())
 
     @property
     def accuracies(self) -> tuple[float, ...]:
         """Return each client's accuracy, the mean over the final ten rounds."""
-        read = set(self.cell().rounds)
-        rows = [record.accuracies for record in self.history if record.round in read]
+        rows = self._last_rounds()
         return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
+
+    def _last_rounds(self) -> list[list[float]]:
+        read = set(self.cell().rounds)
+        return [record.accuracies for record in self.history if record.round in read]
 
     @property
     def download(self) -> float:

@@ -1,0 +1,38 @@
+# `make demo` and `make test` do all the set-up they need: python3, pip and make are enough.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/ready
+
+.PHONY: demo test test-long bench format clean
+
+demo: $(READY)
+	$(BIN)/cofair compare --data digits --scene pow --methods all --rounds 100 --seeds 3 --out demo --overwrite
+
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+# what takes minutes, needs fetched data or a package registry
+test-long: $(READY)
+	$(BIN)/python -m pytest -m long
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.scoring
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) demo build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+# installed anew only when what is installed has changed
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cofair needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)

@@ -1,0 +1,35 @@
+"""How benchmarks measure: alternate the candidates, take medians, know the machine's own ceiling."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def alternate(candidates: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:
+    """Return the median seconds of each candidate, run in turn so that noise meets all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for candidate in candidates.values():  # warm up
+        candidate()
+    for _ in range(repeats):
+        for name, candidate in candidates.items():
+            times[name].append(_seconds(candidate, device))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def matrix_rate(device: torch.device, size: int | None = None) -> float:
+    """Return the floating-point operations a second of a large matrix product, float32 as it is set now."""
+    size = size or (8192 if device.type == "cuda" else 2048)
+    a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
+    return 2 * size**3 / alternate({"product": lambda: a @ b}, 7, device)["product"]
+
+
+def _seconds(candidate: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    candidate()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began

@@ -1,0 +1,87 @@
+"""A local step of all clients: the vectorised engine against the loop, in one run.
+
+python -m benchmarks.training                                    # this machine's CPU
+python -m benchmarks.training --device cuda --clients 750 --model mlp
+"""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+
+from benchmarks.measure import alternate, matrix_rate
+from cofair.engine.choose import arithmetic
+from cofair.engine.exchange import ClientStates, Rewards
+from cofair.engine.layout import Layout
+from cofair.engine.loop import LoopEngine
+from cofair.engine.problem import Engine, Problem
+from cofair.engine.vectorised import VectorisedEngine
+from cofair.engine.work import Work
+from cofair.federation.federation import Federation
+from cofair.models import build
+from cofair.neurons.map import NeuronMap
+
+MODELS = {"mlp": "mlp", "cnn": "cnn-cifar"}
+BATCH = 32
+
+
+def problem(model: str, clients: int, device: torch.device) -> Problem:
+    samples = 200
+    x, y = torch.randn(samples, 3, 32, 32), torch.randint(0, 10, (samples,))
+    shares = [(torch.randint(0, samples, (64,)), torch.randint(0, 10, (64,))) for _ in range(clients)]
+    test = Federation([(x, y)], test=(x, y)).test
+    federation = Federation.from_pool(x, shares, test=test, validation=None, classes=10).to(device)
+    module = build(MODELS[model], (3, 32, 32), 10).to(device)
+    layout = Layout(module)
+    return Problem(layout, NeuronMap.of(module, layout), federation, seed=0)
+
+
+def operations(model: str) -> float:
+    """Return the floating-point operations of one client's step: forward, and both gradients where needed."""
+    if model == "mlp":
+        first, rest = 3072 * 200, 200 * 200 + 200 * 10
+    else:
+        first = 16 * 28 * 28 * 3 * 25
+        rest = 32 * 10 * 10 * 16 * 25 + 800 * 120 + 120 * 84 + 84 * 10
+    return 2 * BATCH * (2 * first + 3 * rest)
+
+
+def trainer(engine: Engine, given: Problem, steps: int) -> Callable[[], object]:
+    start = given.layout.row(given.layout.prototype)
+    rewards = Rewards(start, Work(steps=steps, batch_size=BATCH))
+    return lambda: engine.train(rewards, ClientStates(), 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--clients", type=int, nargs="*", default=[10, 100])
+    parser.add_argument("--model", choices=MODELS, nargs="*", default=["mlp", "cnn"])
+    parser.add_argument("--precision", choices=["float32", "tf32"], default="float32")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--loop", action=argparse.BooleanOptionalAction, default=True, help="time the loop too")
+    given = parser.parse_args()
+    device = torch.device(given.device)
+    with arithmetic(given.precision):
+        rate = matrix_rate(device)
+        print(f"matrix products here: {rate / 1e9:.0f} GFLOP/s ({given.precision}, {device})")
+        for model in given.model:
+            for clients in given.clients if model == "mlp" else given.clients[:1]:
+                own = problem(model, clients, device)
+                engines: dict[str, Engine] = {"vectorised": VectorisedEngine(own)}
+                if given.loop:
+                    engines["loop"] = LoopEngine(own)
+                trainers = {name: trainer(engine, own, given.steps) for name, engine in engines.items()}
+                seconds = alternate(trainers, given.repeats, device)
+                step = seconds["vectorised"] / given.steps
+                share = clients * operations(model) / step / rate
+                ratio = f"{seconds['loop'] / seconds['vectorised']:.2f} × the loop's rate, " if given.loop else ""
+                print(
+                    f"{model}, {clients} clients: {ratio}{1000 * step:.2f} ms a step, "
+                    f"{100 * share:.0f} % of the matrix-product rate"
+                )
+
+
+if __name__ == "__main__":
+    main()
