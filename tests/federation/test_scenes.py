@@ -211,11 +211,12 @@ class TestDirClass:
 
     def test_nobody_above_its_even_share_gets_another_class(self):
         # a client may pass n/N only with the last class it receives
-        for seed in range(5):
-            for share in spread("dir-class", alpha=0.3, seed=seed):
-                counts = np.bincount(share.labels, minlength=10)
-                last = np.flatnonzero(counts).max()
-                assert counts[:last].sum() < 3600 / 10
+        for clients, alpha in [(10, 0.3), (4, 1e-4)]:  # at 1e-4 a class wants to go to one client alone
+            for seed in range(5):
+                for share in spread("dir-class", clients, alpha=alpha, seed=seed):
+                    counts = np.bincount(share.labels, minlength=10)
+                    last = np.flatnonzero(counts).max()
+                    assert counts[:last].sum() < 3600 / clients
 
     def test_an_impossible_request_says_so(self):
         with pytest.raises(UsageError, match="raise alpha"):

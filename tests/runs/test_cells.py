@@ -34,10 +34,10 @@ class TestBest:
         assert read("best", [10, 20, 30], C, accuracies).rounds == (20,)
 
     def test_fairness_that_is_never_defined_is_none(self):
-        cell = read("best", [1, 2], C, history([0.5, 0.5, 0.5], [0.4, 0.4, 0.4]))
+        cell = read("best", [1, 2], C, history([0.1, 0.1, 0.1], [0.55, 0.55, 0.55]))
         assert cell.fairness is None
-        assert cell.max == 0.5
-        assert cell.rounds == (1,)
+        assert cell.max == 0.55
+        assert cell.rounds == (2,)
 
     def test_a_diverged_round_is_passed_over(self):
         cell = read("best", [1, 2], C, history([0.3, 0.4, 0.6], [np.nan] * 3))
