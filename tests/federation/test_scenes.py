@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cofair.errors import UsageError
-from cofair.federation.scenes import LEAST, SCENES, Share, corrupt, hold_out, power_law_sizes, split
+from cofair.federation.scenes import LEAST, POWER, SCENES, Share, corrupt, hold_out, power_law_sizes, split
 
 
 def world(n=4000, classes=10, seed=0):
@@ -271,3 +271,10 @@ class TestRefusals:
         labels, pool = world()
         with pytest.raises(UsageError, match="in the pool's order"):
             split("uni", labels, pool, 10, 5, None, np.random.default_rng(0))
+
+
+def test_power_law_sizes_are_those_of_scipys_distribution():
+    from scipy.stats import powerlaw
+
+    b = np.linspace(powerlaw.ppf(0.01, POWER), powerlaw.ppf(0.99, POWER), 7)
+    assert power_law_sizes(7, 300) == [int(np.ceil(size)) for size in b / b.sum() * 300 * 7]
