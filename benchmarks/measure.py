@@ -2,14 +2,17 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import TypeVar
 
 import torch
 
+Name = TypeVar("Name", bound=Hashable)
 
-def alternate(candidates: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:
+
+def alternate(candidates: dict[Name, Callable[[], object]], repeats: int, device: torch.device) -> dict[Name, float]:
     """Return the median seconds of each candidate, run in turn so that noise meets all of them alike."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
+    times: dict[Name, list[float]] = {name: [] for name in candidates}
     for candidate in candidates.values():  # warm up
         candidate()
     for _ in range(repeats):

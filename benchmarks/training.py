@@ -48,7 +48,7 @@ def operations(model: str) -> float:
 
 def trainer(engine: Engine, given: Problem, steps: int) -> Callable[[], object]:
     start = given.layout.row(given.layout.prototype)
-    rewards = Rewards(start, Work(steps=steps, batch_size=BATCH))
+    rewards = Rewards(start, Work(steps=steps, batch_size=BATCH, clip=1.0))
     return lambda: engine.train(rewards, ClientStates(), 1)
 
 
@@ -72,11 +72,20 @@ def main() -> None:
                 engines: dict[str, Engine] = {"vectorised": VectorisedEngine(own)}
                 if given.loop:
                     engines["loop"] = LoopEngine(own)
-                trainers = {name: trainer(engine, own, given.steps) for name, engine in engines.items()}
+                # a step is what a longer round takes more than a short one: starting a round is not part of it
+                trainers = {
+                    (name, steps): trainer(engine, own, steps)
+                    for name, engine in engines.items()
+                    for steps in (given.steps, 3 * given.steps)
+                }
                 seconds = alternate(trainers, given.repeats, device)
-                step = seconds["vectorised"] / given.steps
+                steps = {
+                    name: (seconds[name, 3 * given.steps] - seconds[name, given.steps]) / (2 * given.steps)
+                    for name in engines
+                }
+                step = steps["vectorised"]
                 share = clients * operations(model) / step / rate
-                ratio = f"{seconds['loop'] / seconds['vectorised']:.2f} × the loop's rate, " if given.loop else ""
+                ratio = f"{steps['loop'] / step:.2f} × the loop's rate, " if given.loop else ""
                 print(
                     f"{model}, {clients} clients: {ratio}{1000 * step:.2f} ms a step, "
                     f"{100 * share:.0f} % of the matrix-product rate"

@@ -41,15 +41,15 @@ def train_both(problem, rewards, rounds=2):
 
 
 WORKS = {
-    "steps": Work(steps=5, epochs=None, batch_size=8, lr=0.1),
-    "epochs": Work(steps=None, epochs=2, batch_size=8, lr=0.1),
-    "no clip": Work(steps=4, epochs=None, batch_size=8, lr=0.1, clip=None),
+    "steps": Work(steps=5, epochs=None, batch_size=8, lr=0.1, clip=1.0),
+    "epochs": Work(steps=None, epochs=2, batch_size=8, lr=0.1, clip=1.0),
+    "no clip": Work(steps=4, epochs=None, batch_size=8, lr=0.1),
     "small clip": Work(steps=4, epochs=None, batch_size=8, lr=0.1, clip=0.01),
     "drop last": Work(steps=None, epochs=2, batch_size=8, lr=0.1, drop_last=True),
     "decay by round": Work(steps=3, epochs=None, batch_size=8, lr=0.1, decay=0.5),
     "decay by epoch": Work(steps=None, epochs=3, batch_size=16, lr=0.1, decay=0.5, decay_every="epoch"),
     "one sample a batch": Work(steps=6, epochs=None, batch_size=1, lr=0.1),
-    "large batch": Work(steps=3, epochs=None, batch_size=64, lr=0.1),
+    "large batch": Work(steps=3, epochs=None, batch_size=64, lr=0.1, clip=0.5),
     "adam": Work(steps=4, epochs=None, batch_size=8, lr=0.01, optimiser="adam"),
 }
 MODULES = {

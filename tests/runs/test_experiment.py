@@ -19,7 +19,7 @@ def test_an_empty_file_is_the_default_experiment(tmp_path):
     made = experiment(tmp_path, "")
     assert made == Experiment()
     work = made.training.work()
-    assert (work.steps, work.epochs, work.batch_size, work.lr, work.clip) == (15, None, 32, 0.03, 1.0)
+    assert (work.steps, work.epochs, work.batch_size, work.lr, work.clip) == (15, None, 32, 0.03, None)
 
 
 def test_settings_come_from_the_file_and_overrides_win(tmp_path):

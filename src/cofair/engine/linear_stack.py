@@ -80,7 +80,7 @@ class LinearStack:
         assert self.neurons is not None
         place = {layer.weight: i for i, layer in enumerate(self.layers)}
         for layer, where in zip(self.neurons.layers, self.neurons.slices, strict=True):
-            masks[place[layer.made_by[0]]] = neuron_masks[:, None, where].to(self.layout.dtype)
+            masks[place[str(layer.made_by[0])]] = neuron_masks[:, None, where].to(self.layout.dtype)
         return masks
 
     def activations(self, rows: Tensor, x: Tensor, masks: Sequence[Tensor | None]) -> list[Tensor]:
@@ -187,9 +187,10 @@ def _covers_hidden_layers(layers: Sequence[_Linear], neurons: NeuronMap) -> bool
     """Tell whether every declared layer of neurons is one hidden layer, whole and unit by unit."""
     reader = {a.weight: (a, b.weight) for a, b in pairwise(layers)}
     for declared in neurons.layers:
-        if declared.mask is not None or not declared.made_by or declared.made_by[0] not in reader:
+        made_by = declared.made_by[0] if declared.made_by else None
+        if declared.mask is not None or not isinstance(made_by, str) or made_by not in reader:
             return False
-        layer, read_by = reader[declared.made_by[0]]
+        layer, read_by = reader[made_by]
         if set(declared.made_by) != {layer.weight, layer.bias} - {None} or declared.read_by != (read_by,):
             return False
         if neurons.layout.shape(layer.weight)[0] != declared.count:

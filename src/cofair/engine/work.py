@@ -21,7 +21,7 @@ class Work:
     lr: float = 0.03
     decay: float = 1.0
     decay_every: Literal["round", "epoch"] = "round"
-    clip: float | None = 1.0
+    clip: float | None = None
     optimiser: Literal["sgd", "adam"] = "sgd"
     drop_last: bool = False
     phase: str = field(default="train")

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cofair.errors import UsageError
-from cofair.neurons.map import NeuronLayer
+from cofair.neurons.map import NeuronLayer, Part
 
 KERNEL = 3
 CONVOLUTIONS = 3
@@ -38,8 +39,8 @@ class TextCNN(nn.Module):
                 "first two must be at least 1, dropout at least 0 and below 1."
             )
         self.embedding = nn.Embedding(vocabulary, embedding)
-        # equal kernels: three parallel convolutions are one with three times the filters, started alike
-        self.convolution = nn.Conv1d(embedding, CONVOLUTIONS * filters, KERNEL)
+        # of equal kernels; they stay three tensors because CGSV sparsifies tensor by tensor
+        self.convolutions = nn.ModuleList(nn.Conv1d(embedding, filters, KERNEL) for _ in range(CONVOLUTIONS))
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.head = nn.Linear(CONVOLUTIONS * filters, classes)
 
@@ -47,11 +48,19 @@ class TextCNN(nn.Module):
         """Return the outputs (B, C) for token ids (B, length)."""
         words = self.embedding(tokens).transpose(1, 2)
         words = F.pad(words, (0, max(0, KERNEL - words.shape[-1])))  # zero vectors: no word of the vocabulary
-        found: Tensor = self.convolution(words).relu().amax(-1)
-        outputs: Tensor = self.head(self.dropout(found))
+        found = [convolution(words).relu().amax(-1) for convolution in self.convolutions]
+        outputs: Tensor = self.head(self.dropout(torch.cat(found, -1)))
         return outputs
 
     def neurons(self) -> tuple[NeuronLayer, ...]:
         """Return the filters."""
-        made_by = ("convolution.weight", "convolution.bias")
-        return (NeuronLayer("filters", self.convolution.out_channels, made_by, read_by=("head.weight",)),)
+        filters = self.head.in_features // CONVOLUTIONS
+        return tuple(
+            NeuronLayer(
+                f"filters{i + 1}",
+                filters,
+                made_by=(f"convolutions.{i}.weight", f"convolutions.{i}.bias"),
+                read_by=(Part("head.weight", i * filters, (i + 1) * filters),),
+            )
+            for i in range(CONVOLUTIONS)
+        )

@@ -18,19 +18,28 @@ from cofair.errors import UsageError
 
 
 @dataclass(frozen=True)
+class Part:
+    """Entries `start` to `stop` of a dimension of a parameter that several layers of neurons share."""
+
+    parameter: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class NeuronLayer:
     """Neurons of one layer, as a model declares them.
 
-    `made_by` names the parameters whose first dimension computes these neurons, `read_by` those whose
-    second dimension reads them. A dimension larger than `count` gives every neuron an equal run of it, as a
-    flattened feature map does. `mask` names a buffer of ones that the model multiplies its activations by
-    instead: then a masked neuron is silent but its parameters are not removed (FedRAC's ResNet).
+    `made_by` names the parameters whose first dimension computes these neurons, `read_by` those whose second
+    dimension reads them. A dimension larger than `count` gives every neuron an equal run of it, as a flattened
+    feature map does; a `Part` is a stretch of a dimension. `mask` names a buffer of ones that the model multiplies
+    its activations by instead: then a masked neuron is silent but its parameters are not removed (FedRAC's ResNet).
     """
 
     name: str
     count: int
-    made_by: tuple[str, ...] = ()
-    read_by: tuple[str, ...] = ()
+    made_by: tuple[str | Part, ...] = ()
+    read_by: tuple[str | Part, ...] = ()
     mask: str | None = None
 
 
@@ -44,7 +53,7 @@ class DeclaresNeurons(Protocol):
 
 @dataclass(frozen=True)
 class _Axis:
-    """Dimension `dim` of a parameter: its slice j belongs to neuron `owner[j]`."""
+    """Dimension `dim` of a parameter: its slice j belongs to neuron `owner[j]`, or to nobody (K)."""
 
     parameter: str
     dim: int
@@ -72,16 +81,19 @@ class NeuronMap:
 
     def _bind(self) -> Iterator[_Axis]:
         for layer, where in zip(self.layers, self.slices, strict=True):
-            for dim, names in enumerate((layer.made_by, layer.read_by)):
-                for name in names:
+            for dim, declared in enumerate((layer.made_by, layer.read_by)):
+                for item in declared:
+                    name = item if isinstance(item, str) else item.parameter
                     size = self.layout.shape(name)[dim]
-                    run, rest = divmod(size, layer.count)
-                    if rest or not run:
+                    start, stop = (0, size) if isinstance(item, str) else (item.start, item.stop)
+                    run, rest = divmod(stop - start, layer.count)
+                    if rest or not run or not 0 <= start < stop <= size:
                         raise UsageError(
-                            f"layer {layer.name!r} declares {layer.count} neurons, but dimension {dim} of "
-                            f"{name!r} has {size} entries, which is not a multiple of that."
+                            f"layer {layer.name!r} declares {layer.count} neurons, but entries {start} to {stop} of "
+                            f"dimension {dim} of {name!r} (size {size}) cannot be divided among them."
                         )
-                    owner = torch.arange(where.start, where.stop).repeat_interleave(run)
+                    owner = torch.full((size,), self.count)
+                    owner[start:stop] = torch.arange(where.start, where.stop).repeat_interleave(run)
                     yield _Axis(name, dim, owner)
 
     def parameter_mask(self, neuron_masks: Tensor) -> Tensor:
@@ -114,4 +126,5 @@ class NeuronMap:
     def _along(self, axis: _Axis, keep: Tensor) -> Tensor:
         shape = [keep.shape[0]] + [1] * len(self.layout.shape(axis.parameter))
         shape[1 + axis.dim] = -1
-        return keep[:, axis.owner.to(keep.device)].view(shape)
+        padded = torch.cat([keep, keep.new_ones(len(keep), 1)], 1)  # what belongs to nobody is always kept
+        return padded[:, axis.owner.to(keep.device)].view(shape)

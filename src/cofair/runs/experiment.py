@@ -53,7 +53,7 @@ class TrainingSettings:
     lr: float = setting(0.03, "learning rate", above=0)
     decay: float = setting(1.0, "factor on the learning rate", above=0, maximum=1)
     decay_every: Literal["round", "epoch"] = setting("round", "when the learning rate decays")
-    clip: float | None = setting(1.0, "largest gradient norm of a step, or none", above=0)
+    clip: float | None = setting(None, "largest gradient norm of a step, or none", above=0)
     optimiser: Literal["sgd", "adam"] = setting("sgd", "local optimiser")
     drop_last: bool = setting(False, "leave out a last batch that is not full")
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, overload
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
@@ -38,7 +39,7 @@ class Outcome:
     @property
     def fairness_interval(self) -> tuple[float, float] | None:
         """Return a 95 % bootstrap interval of `fairness` over clients, or None where there are too few of them."""
-        return metrics.bootstrap_interval(self.contributions, self._last_rounds())
+        return metrics.bootstrap_interval(self.contributions, np.array(self._last_rounds()))
 
     @property
     def accuracies(self) -> tuple[float, ...]:
