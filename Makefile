@@ -22,6 +22,7 @@ test-long: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.scoring
+	$(BIN)/python -m benchmarks.memory
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
