@@ -30,7 +30,8 @@ def comparison(result: Comparison, experiment: Experiment, rule: str, *, as_json
         print(json.dumps({"experiment": experiment.to_dict(), "methods": methods, "clients": clients}))
         return
     console = _console()
-    table = Table(box=box.SIMPLE_HEAD, title=_title(experiment, rule), title_justify="left", title_style="bold")
+    console.print(f"[bold]{_title(experiment, rule)}[/]")
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("method")
     for name in ("fairness γ", "max %", "mean %", "min %", "rate", "download", "seconds"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -148,8 +149,8 @@ def _clients(console: Console, outcomes: Sequence[Sequence[Outcome]], experiment
         console.print(f"[dim]{len(names)} clients: see clients.csv (--out DIR) for each of them.[/]")
         return
     over = f"mean of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0].seed}"
-    title = f"What each client brought and got: accuracy in %, {over}"
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    console.print(f"[bold]What each client brought and got: accuracy in %, {over}[/]")
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("client")
     for column in ("samples", "brought", *[f"got: {own[0].method}" for own in outcomes]):
         table.add_column(column, justify="right")
