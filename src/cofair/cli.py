@@ -60,13 +60,14 @@ def compare(
     """Train several methods on the same federations and print one table."""
     from cofair.command import tables
     from cofair.command.progress import run_progress
-    from cofair.methods import METHODS, get
+    from cofair.methods import get
+    from cofair.methods import names as all_methods
     from cofair.runs.cells import RULES
     from cofair.runs.compare import compare as run_comparison
 
     if rule not in RULES:
         raise UsageError(f"Unknown rule {rule!r}: valid are {', '.join(RULES)}")
-    names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+    names = all_methods() if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
     for name in names:
         get(name)
     options = {

@@ -256,3 +256,23 @@ def test_a_failing_module_is_told_with_the_client_that_met_it(make_problem):
     work = Work(steps=1, epochs=None, batch_size=8)
     with pytest.raises(RunError, match=r"round 1 at client '0': seven is too many"):
         LoopEngine(problem).train(Rewards(start_of(problem), work), ClientStates(), 1)
+
+
+@pytest.mark.parametrize("module", ["relu stack", "not a stack"])
+def test_losses_before_training_are_those_of_the_model_received(make_problem, module):
+    federation = small_federation((7, 140, 64, 0 + 65))
+    problem = make_problem(MODULES[module](), federation)
+    work = Work(steps=2, epochs=None, batch_size=8, lr=0.1, statistics=("loss_before", "batch_losses_before"))
+    rewards = Rewards(start_of(problem), work, participants=torch.tensor([True, True, False, True]))
+    for loop, vectorised in train_both(problem, rewards, rounds=2):
+        for name in work.statistics:
+            a, b = loop.statistics[name], vectorised.statistics[name]
+            assert torch.equal(a.isnan(), b.isnan())
+            assert torch.allclose(a.nan_to_num(), b.nan_to_num(), atol=1e-12)
+        batches = loop.statistics["batch_losses_before"]
+        assert (~batches.isnan()).sum(1).tolist() == [1, 3, 0, 2]
+    uploads, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
+    own = problem.federation.client(1)
+    with torch.no_grad():
+        expected = F.cross_entropy(problem.layout.prototype(own.x), own.y)
+    assert uploads.statistics["loss_before"][1].item() == pytest.approx(expected.item(), abs=1e-12)

@@ -32,6 +32,7 @@ class Uploads:
     updates: Tensor  # (N, D), zero for who is absent
     present: Tensor  # (N,) bool
     sizes: Tensor  # (N,) number of samples each client trained on
+    statistics: dict[str, Tensor] = field(default_factory=dict)  # what the work asked for, NaN for who is absent
 
 
 @dataclass(frozen=True)

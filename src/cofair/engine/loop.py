@@ -8,6 +8,7 @@ from cofair.engine.exchange import ClientStates, Rewards, Uploads, rows_of
 from cofair.engine.forward import Forward
 from cofair.engine.optimisers import adam_memory
 from cofair.engine.problem import Problem, first_line
+from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses
 from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError
 
@@ -31,8 +32,11 @@ class LoopEngine:
             device=self.problem.device,
         )
         memory = _memory(states, rewards.work, updates)
+        losses = empty_losses(federation.sizes, updates.dtype, updates.device)
         for i in present.nonzero().flatten().tolist():
             try:
+                if rewards.work.statistics:
+                    self._look(i, rewards, losses[i], t)
                 updates[i] = self._train_client(i, rewards, memory, t)
             except CofairError:
                 raise
@@ -40,19 +44,35 @@ class LoopEngine:
                 raise RunError(
                     f"Training failed in round {t} at client {federation.names[i]!r}: {first_line(error)}"
                 ) from error
-        return Uploads(updates, present, federation.sizes), ClientStates(memory)
+        statistics = from_batch_losses(rewards.work.statistics, losses, federation.sizes)
+        return Uploads(updates, present, federation.sizes, statistics), ClientStates(memory)
+
+    @torch.no_grad()
+    def _look(self, i: int, rewards: Rewards, losses: Tensor, t: int) -> None:
+        """Write the mean loss of each batch of the client's data, before training."""
+        only = torch.tensor([i])
+        table = self.problem.table.select(only)
+        masks, extras = self._masks(i, rewards)
+        named = self.problem.layout.views(rows_of(rewards.parameters, only)[0])
+        kept = {name: value * masks[name] if masks else value for name, value in named.items()}
+        for step in schedule(table, LOOK, t, losses.dtype):
+            x, y = table.samples(step.positions[0][step.weights[0] > 0])
+            losses[step.number] = self.problem.loss(self.forward.evaluate(kept, extras, x), y).mean()
+
+    def _masks(self, i: int, rewards: Rewards) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return what the client's neuron mask multiplies: parameters, and extras beside them."""
+        if rewards.neuron_masks is None or self.problem.neurons is None:
+            return {}, {}
+        own = rewards.neuron_masks[i : i + 1]
+        masks = self.problem.layout.views(self.problem.neurons.parameter_mask(own)[0])
+        return masks, {name: value[0] for name, value in self.forward.mask_extras(own).items()}
 
     def _train_client(self, i: int, rewards: Rewards, memory: dict[str, Tensor], t: int) -> Tensor:
         layout, work = self.problem.layout, rewards.work
         only = torch.tensor([i])
         table = self.problem.table.select(only)
         start = rows_of(rewards.parameters, only)[0].clone()
-        masks: dict[str, Tensor] = {}
-        extras: dict[str, Tensor] = {}
-        if rewards.neuron_masks is not None and self.problem.neurons is not None:
-            neuron_masks = rewards.neuron_masks[i : i + 1]
-            masks = layout.views(self.problem.neurons.parameter_mask(neuron_masks)[0])
-            extras = {name: value[0] for name, value in self.forward.mask_extras(neuron_masks).items()}
+        masks, extras = self._masks(i, rewards)
         parameters = {name: nn.Parameter(value.clone()) for name, value in layout.views(start).items()}
         optimiser = _optimiser(parameters, work, {name: value[i] for name, value in memory.items()}, self.problem)
         for step in schedule(table, work, t, layout.dtype):

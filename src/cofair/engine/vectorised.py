@@ -12,6 +12,7 @@ from cofair.engine.forward import Forward
 from cofair.engine.linear_stack import LinearStack
 from cofair.engine.optimisers import Adam, Named, Sgd, adam_memory, per_client
 from cofair.engine.problem import Problem, first_line
+from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses
 from cofair.engine.work import Work
 from cofair.errors import RunError
 
@@ -35,13 +36,17 @@ class VectorisedEngine:
         order = busy[longest_first(federation.sizes[busy], work)]
         rows = layout.new_rows(len(order), self.problem.device)
         if not len(order):
-            return Uploads(rows.new_zeros(len(federation), layout.size), present, federation.sizes), states
+            nothing = from_batch_losses(work.statistics, self._look(rewards, busy, t), federation.sizes)
+            return Uploads(rows.new_zeros(len(federation), layout.size), present, federation.sizes, nothing), states
         there = order.to(self.problem.device)
         start = rows_of(rewards.parameters, there)
         masks = None if rewards.neuron_masks is None else rewards.neuron_masks[there]
         rows.copy_(start)
         steps = schedule(self.problem.table.select(order), work, t, layout.dtype)
+        statistics: Named = {}
         try:
+            if work.statistics:
+                statistics = from_batch_losses(work.statistics, self._look(rewards, busy, t), federation.sizes)
             if self.stack is not None and work.optimiser == "sgd":
                 self._train_stack(rows, masks, steps, work)
             else:
@@ -51,7 +56,35 @@ class VectorisedEngine:
         except RuntimeError as error:
             raise RunError(f"Training failed in round {t}: {first_line(error)}") from error
         rows.sub_(start)
-        return Uploads(self._in_place_order(rows, order), present, federation.sizes), states
+        return Uploads(self._in_place_order(rows, order), present, federation.sizes, statistics), states
+
+    def _look(self, rewards: Rewards, busy: Tensor, t: int) -> Tensor:
+        """Return the mean loss of each batch of the clients' data (N, S), before training."""
+        federation, layout = self.problem.federation, self.problem.layout
+        losses = empty_losses(federation.sizes, layout.dtype, self.problem.device)
+        order = busy[longest_first(federation.sizes[busy], LOOK)]
+        there = order.to(self.problem.device)
+        rows = rows_of(rewards.parameters, there)
+        neuron_masks = None if rewards.neuron_masks is None else rewards.neuron_masks[there]
+        if self.stack is not None:
+            unit_masks = self.stack.unit_masks(neuron_masks)
+        else:
+            if neuron_masks is not None and self.problem.neurons is not None:
+                rows = rows * self.problem.neurons.parameter_mask(neuron_masks)
+            named, extras = layout.views(rows), self.forward.mask_extras(neuron_masks)
+            evaluate = vmap(self.forward.evaluate, randomness="different")
+        for step in schedule(self.problem.table.select(order), LOOK, t, layout.dtype):
+            n = step.active
+            x, y = self.problem.table.samples(step.positions)
+            if self.stack is not None:
+                masks = [None if mask is None else mask[:n] for mask in unit_masks]
+                outputs = self.stack.activations(rows[:n], x.flatten(2), masks)[-1]
+            else:
+                own = {name: value[:n] for name, value in named.items()}
+                outputs = evaluate(own, {name: value[:n] for name, value in extras.items()}, x)
+            each = self.problem.loss(outputs.flatten(0, 1), y.flatten(0, 1)).view(step.weights.shape)
+            losses[there[:n], step.number] = (each * step.weights).sum(1)
+        return losses
 
     def _in_place_order(self, rows: Tensor, order: Tensor) -> Tensor:
         """Return the rows where their clients stand, zeros for who was absent."""

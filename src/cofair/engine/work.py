@@ -1,6 +1,6 @@
 """What a client is asked to do with the model it received."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cofair.errors import UsageError
@@ -24,7 +24,8 @@ class Work:
     clip: float | None = None
     optimiser: Literal["sgd", "adam"] = "sgd"
     drop_last: bool = False
-    phase: str = field(default="train")
+    phase: str = "train"
+    statistics: tuple[Literal["loss_before", "batch_losses_before"], ...] = ()  # asked of clients beside updates
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cofair.engine.exchange import Delivered, Rewards, Uploads
 from cofair.methods.method import Method, Server
+from cofair.methods.registry import register
 from cofair.settings import setting
 
 
@@ -25,6 +26,7 @@ class FedAvgState:
     personal: Tensor | None = None
 
 
+@register
 @dataclass(frozen=True)
 class FedAvg(Method[FedAvgState]):
     """All clients train the same model; the server averages. Everybody receives the average."""

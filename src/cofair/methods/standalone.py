@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cofair.engine.exchange import Delivered, Rewards, Uploads
 from cofair.methods.method import Method, Server
+from cofair.methods.registry import register
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class StandaloneState:
     parameters: Tensor
 
 
+@register
 @dataclass(frozen=True)
 class Standalone(Method[StandaloneState]):
     """Every client keeps the model it trained alone; nothing is exchanged."""

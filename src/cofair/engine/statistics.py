@@ -1,0 +1,35 @@
+"""What a method may ask of clients beside their updates: losses of the model they received, on their own data."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from cofair.engine.batches import batches_per_epoch
+from cofair.engine.work import Work
+
+# FedAVE looks at shuffled batches of 64, whatever the batch size of training
+LOOK = Work(steps=None, epochs=1, batch_size=64, phase="look")
+
+
+def from_batch_losses(asked: Iterable[str], losses: Tensor, sizes: Tensor) -> dict[str, Tensor]:
+    """Return the statistics asked for, from mean losses of batches (N, S) padded with NaN.
+
+    `batch_losses_before` is these losses as they are; `loss_before` (N,) is the mean over a client's samples.
+    """
+    found: dict[str, Tensor] = {}
+    for name in asked:
+        if name == "batch_losses_before":
+            found[name] = losses
+        else:
+            full = torch.arange(losses.shape[1], device=losses.device) * LOOK.batch_size
+            counts = (sizes.to(losses.device)[:, None] - full).clamp(0, LOOK.batch_size)
+            found[name] = torch.where(losses.isnan(), 0, losses * counts).sum(1) / counts.sum(1)
+            found[name][losses.isnan().all(1)] = torch.nan
+    return found
+
+
+def empty_losses(sizes: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return room for one loss a batch and client (N, S), all NaN."""
+    longest = int(batches_per_epoch(sizes, LOOK).max())
+    return torch.full((len(sizes), longest), torch.nan, dtype=dtype, device=device)

@@ -1,0 +1,96 @@
+"""FedRAC: Rolling Submodel Allocation for Collaborative Fairness in Federated Learning (Wang et al., CVPR 2026).
+
+Reputation starts close together and spreads out as training goes on. Submodels are built from the neurons that were
+trained least often so far, so that in the end all are trained evenly, and a client gets the largest of them whose
+accuracy on the validation set does not exceed its reputation. Parameters are averaged over their holders.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from cofair.methods.method import Server
+from cofair.methods.registry import register
+from cofair.methods.submodels import SubmodelMethod, Submodels, exponential_share, first_of_order
+from cofair.settings import setting
+
+
+@register
+@dataclass(frozen=True)
+class FedRAC(SubmodelMethod):
+    """Submodels of the least trained neurons, as accurate as a reputation that spreads out over the rounds."""
+
+    name: ClassVar[str] = "fedrac"
+    paper: ClassVar[str] = "Wang et al., CVPR 2026"
+    needs_validation: ClassVar[bool] = True
+
+    beta: float = setting(80.0, "β: how steeply c^n grows with contribution", minimum=0)
+    zeta: float = setting(0.3, "ζ in ln(ζt + κ): how fast reputations spread", above=0)
+    kappa: float = setting(3.0, "κ in ln(ζt + κ)", minimum=math.e)
+    lambda_early: float = setting(0.2, "λ up to round `switch`", minimum=0, maximum=1)
+    lambda_late: float = setting(0.8, "λ after round `switch`", minimum=0, maximum=1)
+    switch: int = setting(100, "the last round of λ early", minimum=0)
+    pack: int = setting(8, "neurons between two candidate submodels", minimum=1)
+    pack_offset: Literal[0, 1] = setting(
+        0, "0: one pack less than the prefix that qualifies (authors' code); 1: that prefix itself (paper)"
+    )
+    always_one_more: bool = setting(
+        False, "each next client gets a pack more even on equal contributions, as the authors' code"
+    )
+    without_allocation: bool = setting(False, "ablation: submodels of random neurons")
+    without_reputation: bool = setting(False, "ablation: the reputation Acc · c^n / 100, which does not spread")
+
+    def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
+        """Order the neurons, score the candidate submodels, and give each client the one that it deserves."""
+        K = len(state.record)
+        frequency = state.record
+        if t > 2:  # the whole models of round 1 are not counted
+            frequency = frequency + state.handed.sum(0)  # f^t = f^{t-1} + Σ_i m_i^t
+        if self.without_allocation:
+            order = torch.randperm(K, generator=server.random(t, "order")).to(frequency.device)
+        else:
+            order = frequency.argsort(stable=True)  # π^t: the least trained first
+        sizes = torch.arange(1, math.ceil(K / self.pack) + 1).mul(self.pack).clamp(max=K)
+        accuracy = server.validation.prefixes(state.parameters, order, sizes).metric.double()  # A_k
+        reputation = self.reputation_at(t, server.contributions, accuracy[-1])
+        counts = self.allocate(accuracy, reputation, server.contributions, K)
+        return replace(state, granted=first_of_order(order, counts), record=frequency, reputation=reputation)
+
+    def reputation_at(self, t: int, contributions: Tensor, accuracy: Tensor) -> Tensor:
+        """Return r_i^t (N,), given the whole model's accuracy on the validation set."""
+        normalised = exponential_share(contributions, self.beta)  # c_i^n
+        if self.without_reputation:
+            return accuracy * normalised / 100
+        strength = self.lambda_early if t <= self.switch else self.lambda_late
+        held_back = strength * accuracy * (1 - 1 / math.log(self.zeta * t + self.kappa))  # tmp^t
+        return contributions + (accuracy - held_back) * normalised / 100
+
+    def allocate(self, accuracy: Tensor, reputation: Tensor, contributions: Tensor, K: int) -> Tensor:
+        """Return how many neurons each client gets (N,); the best get all K.
+
+        From the smallest contribution up: the largest pack whose accuracy does not exceed the reputation, at least
+        one more than the contribution before. Equal contributions share a pack and the last pack can be shared by
+        many, unless `always_one_more` asks for the authors' code.
+        """
+        scores, deserved = accuracy.tolist(), reputation.tolist()
+        last = len(scores) - 1
+        counts = torch.full((len(deserved),), K)
+        brought = contributions.tolist()
+        before, smallest = 0, 0
+        previous: float | None = None
+        order = sorted(range(len(brought)), key=brought.__getitem__)
+        for position, i in enumerate(order):
+            if brought[i] == max(brought) and not (self.always_one_more and position < len(order) - 1):
+                continue
+            if self.always_one_more or brought[i] != previous:
+                smallest = before + 1
+                fits = [s for s in range(last, smallest - 1, -1) if scores[s] <= deserved[i]]
+                before = fits[0] if fits else smallest
+                if not self.always_one_more:
+                    before = min(before, last)
+            previous = brought[i]
+            counts[i] = min(self.pack * (before + self.pack_offset), K)
+        return counts

@@ -1,0 +1,56 @@
+"""FedSAC: Dynamic Submodel Allocation for Collaborative Fairness in Federated Learning (Wang et al., KDD 2024).
+
+A client's reputation grows exponentially with its contribution. The server measures how important each neuron is by
+leaving it out, and gives each client the least important neurons, as many as its reputation pays for. Parameters are
+averaged over the clients that hold them, so that rarely held ones are not diluted.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+
+from cofair.methods.method import Server
+from cofair.methods.registry import register
+from cofair.methods.submodels import SubmodelMethod, Submodels, exponential_share, first_of_order
+from cofair.neurons.importance import by_removal, transform
+from cofair.settings import setting
+
+_ROUNDING = 1e-6  # of a cumulative sum of shares that add up to 100
+
+
+@register
+@dataclass(frozen=True)
+class FedSAC(SubmodelMethod):
+    """Submodels of the least important neurons, as many as a reputation pays for."""
+
+    name: ClassVar[str] = "fedsac"
+    paper: ClassVar[str] = "Wang et al., KDD 2024"
+    needs_validation: ClassVar[bool] = True
+
+    beta: float = setting(10.0, "β: how steeply reputation grows with contribution", minimum=0)
+    interval: int = setting(10, "rounds between two measurements of importance", minimum=1)
+    importance_transform: Literal["shift", "sigmoid", "clamp", "abs", "raw"] = setting(
+        "shift", "what is done with negative importances, of which the paper does not speak"
+    )
+    without_allocation: bool = setting(False, "ablation: all neurons equally important, in random order")
+
+    def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
+        """Measure importance in round 2 and every `interval` rounds from then on, and allocate anew."""
+        if (t - 2) % self.interval:
+            return state
+        K = len(state.record)
+        if self.without_allocation:
+            importance = torch.full_like(state.record, 100 / K)
+            order = torch.randperm(K, generator=server.random(t, "order")).to(state.record.device)
+        else:
+            # Eq. 3: I_k = CE(V; θ without k) − CE(V; θ), in percent of their sum
+            importance = transform(by_removal(server.validation, state.parameters).double(), self.importance_transform)
+            order = importance.argsort(stable=True)
+        # Eq. 2: r_i = 100 · exp(β c_i) / max_j exp(β c_j)
+        reputation = exponential_share(server.contributions, self.beta)
+        # Eq. 4: the most of the least important neurons that r_i pays for; at least one, and all for the best
+        paid = importance[order].cumsum(0)
+        counts = (paid[None, :] <= reputation[:, None] + _ROUNDING).sum(1).clamp(min=1)
+        counts[reputation >= 100 - _ROUNDING] = K
+        return replace(state, granted=first_of_order(order, counts), record=importance, reputation=reputation)

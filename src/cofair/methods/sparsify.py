@@ -1,0 +1,39 @@
+"""Rewards that are the largest entries of the aggregate (CGSV, Eq. 5; FedAVE; CFFL; RFFL)."""
+
+import torch
+from torch import Tensor
+
+from cofair.engine.layout import Layout
+
+
+def largest_entries(
+    update: Tensor, shares: Tensor, layout: Layout, *, per_tensor: bool = True, drop_one: bool = False
+) -> Tensor:
+    """Return (N, D): the share q_i of the largest-magnitude entries of an update (D,), zeros elsewhere.
+
+    `per_tensor` keeps ⌈q_i · length⌉ entries of each parameter tensor, as the authors' code; otherwise ⌊q_i · D⌋ of
+    all, as the paper. Entries as large as the last one kept are kept too. The code never keeps a whole tensor, even
+    for q_i = 1: `drop_one` restores that (tensors of one entry apart, which it could never reward).
+    """
+    rows = update.new_empty(len(shares), len(update))
+    if not per_tensor:
+        counts = torch.floor(shares.double() * len(update) + 1e-9).long()
+        return _kept(update, counts, rows)
+    for entry in layout.entries:
+        length = entry.stop - entry.start
+        counts = torch.ceil(shares.double() * length - 1e-9).long()
+        if drop_one and length > 1:
+            counts = counts.clamp(max=length - 1)
+        _kept(update[entry.start : entry.stop], counts, rows[:, entry.start : entry.stop])
+    return rows
+
+
+def _kept(values: Tensor, counts: Tensor, rows: Tensor) -> Tensor:
+    """Write the `counts[i]` largest values to row i."""
+    size = values.abs()
+    ranked = size.sort(descending=True).values
+    counts = counts.to(values.device).clamp(0, len(values))
+    threshold = ranked[(counts - 1).clamp(min=0)]
+    threshold = torch.where(counts > 0, threshold, torch.inf)
+    torch.where(size >= threshold[:, None], values, 0, out=rows)
+    return rows
