@@ -1,6 +1,7 @@
 """Both engines give the same numbers, and the loop gives the numbers of plain PyTorch."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def train_both(problem, rewards, rounds=2):
     states = {LoopEngine: ClientStates(), VectorisedEngine: ClientStates()}
     parameters = rewards.parameters
     for t in range(1, rounds + 1):
-        now = Rewards(parameters, rewards.work, rewards.neuron_masks, rewards.participants)
+        now = replace(rewards, parameters=parameters)
         uploads = {}
         for kind in (LoopEngine, VectorisedEngine):
             uploads[kind], states[kind] = kind(problem).train(now, states[kind], t)
@@ -276,3 +277,23 @@ def test_losses_before_training_are_those_of_the_model_received(make_problem, mo
     with torch.no_grad():
         expected = F.cross_entropy(problem.layout.prototype(own.x), own.y)
     assert uploads.statistics["loss_before"][1].item() == pytest.approx(expected.item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn-cifar"])
+def test_a_mask_drawn_for_every_step_is_the_same_in_both_engines_and_covers_its_choices(make_problem, name):
+    torch.manual_seed(3)
+    shape = (6,) if name == "mlp" else (3, 32, 32)
+    problem = make_problem(build(name, shape, 3), small_federation((9, 9), shape))
+    K = problem.neurons.count
+    widths = torch.arange(K)[None, :] % 4 < torch.tensor([[1], [2], [4]])
+    work = Work(steps=8 if name == "mlp" else 2, epochs=None, batch_size=4, lr=0.1)
+    rewards = Rewards(
+        start_of(problem), work, neuron_masks=widths[[1, 2]], step_masks=widths.repeat(2, 1, 1),
+        step_choices=torch.tensor([2, 3]),
+    )  # fmt: skip
+    outside = ~problem.neurons.parameter_mask(widths)
+    for loop, vectorised in train_both(problem, rewards, rounds=1):
+        assert float((loop.updates - vectorised.updates).abs().max()) < 1e-9
+        assert float(loop.updates[0][outside[1]].abs().max()) == 0  # never more than it holds
+    if name == "mlp":
+        assert float(loop.updates[0][outside[0]].abs().max()) > 0  # and not always the smallest

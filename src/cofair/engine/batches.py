@@ -60,6 +60,12 @@ class Step:
         """Return one key a client for randomness inside this step, such as dropout."""
         return randomness.fold(self.phase_keys, self.number)
 
+    def drawn(self, masks: Tensor, choices: Tensor) -> Tensor:
+        """Return one of each client's first `choices[i]` masks (active, W, K), drawn uniformly for this step."""
+        hashes = randomness.fold(self.keys(), randomness.address("step mask")) & torch.iinfo(torch.int64).max
+        which = hashes % choices[: self.active]
+        return masks[: self.active][torch.arange(self.active, device=masks.device), which]
+
 
 def batches_per_epoch(sizes: Tensor, work: Work) -> Tensor:
     """Return how many batches each client's data gives (0 for a client without data)."""

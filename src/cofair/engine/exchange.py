@@ -13,7 +13,9 @@ class Rewards:
     """What the server hands out: a starting model for each client and the work to do with it.
 
     `parameters` is (N, D), or (D,) when all start from one model. A client whose row of `neuron_masks` (N, K)
-    is False somewhere has a submodel without those neurons. `participants` (N,) leaves clients out of a
+    is False somewhere has a submodel without those neurons. With `step_masks` (N, W, K) and
+    `step_choices` (N,) client i draws, in every step, one of its first `step_choices[i]` masks and trains only that
+    part (FjORD). `participants` (N,) leaves clients out of a
     round. `download` (N,) is the share of a whole model that travels to each client; it follows from the neuron
     masks unless a method says otherwise.
     """
@@ -21,6 +23,8 @@ class Rewards:
     parameters: Tensor
     work: Work
     neuron_masks: Tensor | None = None
+    step_masks: Tensor | None = None
+    step_choices: Tensor | None = None
     participants: Tensor | None = None
     download: Tensor | None = None
 

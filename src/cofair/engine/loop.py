@@ -52,32 +52,34 @@ class LoopEngine:
         """Write the mean loss of each batch of the client's data, before training."""
         only = torch.tensor([i])
         table = self.problem.table.select(only)
-        masks, extras = self._masks(i, rewards)
+        masks, extras = self._masks(None if rewards.neuron_masks is None else rewards.neuron_masks[i])
         named = self.problem.layout.views(rows_of(rewards.parameters, only)[0])
         kept = {name: value * masks[name] if masks else value for name, value in named.items()}
         for step in schedule(table, LOOK, t, losses.dtype):
             x, y = table.samples(step.positions[0][step.weights[0] > 0])
             losses[step.number] = self.problem.loss(self.forward.evaluate(kept, extras, x), y).mean()
 
-    def _masks(self, i: int, rewards: Rewards) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return what the client's neuron mask multiplies: parameters, and extras beside them."""
-        if rewards.neuron_masks is None or self.problem.neurons is None:
+    def _masks(self, neuron_mask: Tensor | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return what a neuron mask (K,) multiplies: parameters, and extras beside them."""
+        if neuron_mask is None or self.problem.neurons is None:
             return {}, {}
-        own = rewards.neuron_masks[i : i + 1]
-        masks = self.problem.layout.views(self.problem.neurons.parameter_mask(own)[0])
-        return masks, {name: value[0] for name, value in self.forward.mask_extras(own).items()}
+        masks = self.problem.layout.views(self.problem.neurons.parameter_mask(neuron_mask[None])[0])
+        return masks, {name: value[0] for name, value in self.forward.mask_extras(neuron_mask[None]).items()}
 
     def _train_client(self, i: int, rewards: Rewards, memory: dict[str, Tensor], t: int) -> Tensor:
         layout, work = self.problem.layout, rewards.work
         only = torch.tensor([i])
         table = self.problem.table.select(only)
         start = rows_of(rewards.parameters, only)[0].clone()
-        masks, extras = self._masks(i, rewards)
+        masks, extras = self._masks(None if rewards.neuron_masks is None else rewards.neuron_masks[i])
         parameters = {name: nn.Parameter(value.clone()) for name, value in layout.views(start).items()}
         optimiser = _optimiser(parameters, work, {name: value[i] for name, value in memory.items()}, self.problem)
         for step in schedule(table, work, t, layout.dtype):
             batch = step.positions[0][step.weights[0] > 0]
             x, y = table.samples(batch)
+            if rewards.step_masks is not None and rewards.step_choices is not None:
+                drawn = step.drawn(rewards.step_masks[i : i + 1], rewards.step_choices[i : i + 1])
+                masks, extras = self._masks(drawn[0])
             dropout = self.forward.dropout_extras(step.keys()[0])
             kept = {name: value * masks[name] if masks else value for name, value in parameters.items()}
             loss = self.problem.loss(self.forward(kept, {**extras, **dropout}, x), y).mean()

@@ -16,6 +16,8 @@ from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses
 from cofair.engine.work import Work
 from cofair.errors import RunError
 
+Drawn = tuple[Tensor, Tensor]  # masks (n, W, K) and how many of them each client draws from (n,)
+
 
 class VectorisedEngine:
     """Trains all clients together: a hand-written backward for linear stacks, torch.func for the rest."""
@@ -43,14 +45,17 @@ class VectorisedEngine:
         masks = None if rewards.neuron_masks is None else rewards.neuron_masks[there]
         rows.copy_(start)
         steps = schedule(self.problem.table.select(order), work, t, layout.dtype)
+        drawn: Drawn | None = None
+        if rewards.step_masks is not None and rewards.step_choices is not None:
+            drawn = rewards.step_masks[there], rewards.step_choices[there]
         statistics: Named = {}
         try:
             if work.statistics:
                 statistics = from_batch_losses(work.statistics, self._look(rewards, busy, t), federation.sizes)
             if self.stack is not None and work.optimiser == "sgd":
-                self._train_stack(rows, masks, steps, work)
+                self._train_stack(rows, masks, steps, work, drawn)
             else:
-                states = self._train_any(rows, masks, steps, work, states, order)
+                states = self._train_any(rows, masks, steps, work, states, order, drawn)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -95,12 +100,16 @@ class VectorisedEngine:
         updates[order.to(rows.device)] = rows
         return updates
 
-    def _train_stack(self, rows: Tensor, neuron_masks: Tensor | None, steps: Iterator[Step], work: Work) -> None:
+    def _train_stack(
+        self, rows: Tensor, neuron_masks: Tensor | None, steps: Iterator[Step], work: Work, drawn: Drawn | None
+    ) -> None:
         assert self.stack is not None
         masks = self.stack.unit_masks(neuron_masks)
         for step in steps:
             n = step.active
             x, y = self.problem.table.samples(step.positions)
+            if drawn is not None:
+                masks = self.stack.unit_masks(step.drawn(*drawn))
             self.stack.step(
                 rows[:n], x, y, step.weights, [None if mask is None else mask[:n] for mask in masks],
                 step.lr, work.clip, self.problem.loss,
@@ -108,13 +117,9 @@ class VectorisedEngine:
 
     def _train_any(
         self, rows: Tensor, neuron_masks: Tensor | None, steps: Iterator[Step], work: Work,
-        states: ClientStates, order: Tensor,
+        states: ClientStates, order: Tensor, drawn: Drawn | None,
     ) -> ClientStates:  # fmt: skip
-        keep = None
-        if neuron_masks is not None and self.problem.neurons is not None:
-            keep = self.problem.neurons.parameter_mask(neuron_masks)
-        masks = None if keep is None else self.problem.layout.views(keep)
-        extras = self.forward.mask_extras(neuron_masks)
+        masks, extras = self._masks(neuron_masks)
         optimiser: Sgd | Adam = Sgd()
         if work.optimiser == "adam":
             like = rows[:1].expand(len(self.problem.federation), -1)
@@ -122,6 +127,8 @@ class VectorisedEngine:
         views = self.problem.layout.views(rows)
         for step in steps:
             n = step.active
+            if drawn is not None:
+                masks, extras = self._masks(step.drawn(*drawn))
             parameters = {name: value[:n] for name, value in views.items()}
             kept = parameters
             if masks is not None:
@@ -136,6 +143,13 @@ class VectorisedEngine:
                 gradients = _clipped(gradients, work.clip)
             optimiser.step(parameters, gradients, step.lr)
         return optimiser.states() if isinstance(optimiser, Adam) else states
+
+    def _masks(self, neuron_masks: Tensor | None) -> tuple[Named | None, Named]:
+        """Return what neuron masks multiply: parameters (none without masks), and extras beside them."""
+        if neuron_masks is None or self.problem.neurons is None:
+            return None, {}
+        keep = self.problem.layout.views(self.problem.neurons.parameter_mask(neuron_masks))
+        return keep, self.forward.mask_extras(neuron_masks)
 
     def _objective(self, parameters: Named, extras: Named, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         return (self.problem.loss(self.forward(parameters, extras, x), y) * weights).sum()

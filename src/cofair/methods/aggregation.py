@@ -3,6 +3,7 @@
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cofair.engine.exchange import Uploads
@@ -29,9 +30,10 @@ def mean_over_clients(uploads: Uploads) -> Tensor:
 
 def unit_norm(updates: Tensor, norm: float) -> Tensor:
     """Return updates scaled to a given norm (CGSV, Eq. 1); an update of zeros stays zero."""
-    return norm * updates / (updates.norm(dim=1, keepdim=True) + 1e-7)
+    lengths = torch.linalg.vector_norm(updates, dim=1, keepdim=True)
+    return norm * updates / (lengths + 1e-7)
 
 
 def cosine_with(updates: Tensor, aggregate: Tensor) -> Tensor:
     """Return the cosine (N,) of each update with the aggregate, 0 where one of them is zero."""
-    return torch.nn.functional.cosine_similarity(updates, aggregate[None], dim=1, eps=1e-12)
+    return F.cosine_similarity(updates, aggregate[None], dim=1, eps=1e-12)

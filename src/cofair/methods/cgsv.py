@@ -51,7 +51,7 @@ class CGSV(SparsifiedMethod):
                 score = cosine_with(updates, aggregate)  # Eq. 3: ψ_i = cos(u_i, u_N)
             else:
                 mean = by_size(uploads) @ uploads.updates
-                distance = (uploads.updates - mean).norm(dim=1)
+                distance = torch.linalg.vector_norm(uploads.updates - mean, dim=1)
                 score = distance.max() - distance + 1e-3
             fresh = self.alpha * state.reputation + (1 - self.alpha) * score
             reputation = torch.where(uploads.present, fresh, state.reputation)

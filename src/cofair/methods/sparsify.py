@@ -35,5 +35,4 @@ def _kept(values: Tensor, counts: Tensor, rows: Tensor) -> Tensor:
     counts = counts.to(values.device).clamp(0, len(values))
     threshold = ranked[(counts - 1).clamp(min=0)]
     threshold = torch.where(counts > 0, threshold, torch.inf)
-    torch.where(size >= threshold[:, None], values, 0, out=rows)
-    return rows
+    return rows.copy_(values * (size >= threshold[:, None]))
