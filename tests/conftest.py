@@ -7,10 +7,14 @@ import torch
 from torch import nn
 
 from cofair.engine import losses
+from cofair.engine.exchange import Uploads
 from cofair.engine.layout import Layout
 from cofair.engine.problem import Problem
 from cofair.federation.federation import Federation
+from cofair.methods import Server
 from cofair.neurons.map import NeuronMap
+from cofair.runs.experiment import Experiment
+from cofair.runs.prepare import prepare
 
 MakeProblem = Callable[..., Problem]
 
@@ -61,3 +65,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="no CUDA GPU here"))
+
+
+@pytest.fixture
+def make_server() -> Callable[..., Server]:
+    """Make the server of a small run: float64, contributions and sizes as given."""
+
+    def make(
+        contributions: Sequence[float], sizes: Sequence[int] | None = None, module: nn.Module | None = None,
+        names: Sequence[str] | None = None, engine: str = "auto", **tables: dict[str, object],
+    ) -> Server:  # fmt: skip
+        federation = small_federation(sizes or [12] * len(contributions))
+        federation.names = tuple(names or federation.names)
+        experiment = Experiment.from_dict({"run": {"precision": "float64", "engine": engine}, **tables})
+        given = torch.tensor(contributions, dtype=torch.float64)
+        model = small_stack() if module is None else module
+        return prepare(experiment, federation=federation, model=model, contributions=given).server
+
+    return make
+
+
+def uploads_of(updates: Sequence[Sequence[float]], sizes: Sequence[int], absent: Sequence[int] = ()) -> Uploads:
+    """Hand-made uploads."""
+    values = torch.tensor(updates, dtype=torch.float64)
+    present = torch.ones(len(values), dtype=torch.bool)
+    present[list(absent)] = False
+    return Uploads(values, present, torch.tensor(sizes))

@@ -92,5 +92,5 @@ class FedRAC(SubmodelMethod):
                 if not self.always_one_more:
                     before = min(before, last)
             previous = brought[i]
-            counts[i] = min(self.pack * (before + self.pack_offset), K)
+            counts[i] = min(self.pack * max(before + self.pack_offset, 1), K)
         return counts

@@ -1,0 +1,30 @@
+import pytest
+import torch
+
+from cofair.methods.aggregation import cosine_with, mean_over_clients, mean_over_holders, unit_norm
+from tests.conftest import uploads_of
+
+
+def test_a_parameter_is_averaged_over_who_counts():
+    uploads = uploads_of([[2, 0, 6, 0], [4, 0, 0, 0], [0, 0, 0, 0]], [1, 1, 1])
+    holds = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=torch.bool)
+    # whose update is not zero: two, nobody, one, nobody; who holds it: three, two, one, nobody
+    assert mean_over_holders(uploads, holds, "nonzero").tolist() == [3, 0, 6, 0]
+    assert mean_over_holders(uploads, holds, "mask").tolist() == [2, 0, 6, 0]
+    assert mean_over_clients(uploads).tolist() == [2, 0, 2, 0]
+
+
+def test_an_absent_client_holds_nothing():
+    uploads = uploads_of([[2.0, 2.0], [0.0, 0.0]], [1, 1], absent=[1])
+    everything = torch.ones(2, 2, dtype=torch.bool)
+    assert mean_over_holders(uploads, everything, "mask").tolist() == [2, 2]
+    assert mean_over_holders(uploads, None, "mask").tolist() == [2, 2]
+    assert mean_over_clients(uploads).tolist() == [2, 2]
+
+
+def test_updates_get_one_length_and_zeros_stay_zero():
+    scaled = unit_norm(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64), 0.5)
+    assert scaled[0].tolist() == pytest.approx([0.3, 0.4], abs=1e-7)
+    assert scaled[1].tolist() == [0, 0]
+    assert cosine_with(scaled, torch.tensor([1.0, 0.0], dtype=torch.float64)).tolist() == pytest.approx([0.6, 0])
+    assert cosine_with(scaled, torch.zeros(2, dtype=torch.float64)).tolist() == [0, 0]
