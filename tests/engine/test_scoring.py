@@ -7,6 +7,8 @@ from cofair.engine import scoring
 from cofair.engine.scoring import Scorer
 from cofair.errors import UsageError
 from cofair.models import build
+from cofair.neurons.map import NeuronLayer
+from cofair.neurons.submodels import nesting, prefix_masks
 from tests.conftest import small_federation
 
 MODULES = {
@@ -59,6 +61,62 @@ def test_scores_equal_one_forward_a_candidate_whatever_the_chunks(problem, monke
         assert scores.metric.tolist() == pytest.approx(expected[1])
 
 
+STACKS = {
+    "one hidden layer": lambda: build("mlp", (6,), 3, hidden=(9,)),
+    "two": lambda: build("mlp", (6,), 3, hidden=(9, 5)),
+    "four": lambda: build("mlp", (6,), 3, hidden=(9, 12, 12, 8)),
+    "tanh": lambda: WithNeurons(nn.Tanh),
+    "sigmoid": lambda: WithNeurons(nn.Sigmoid),
+    "only the second layer": lambda: WithNeurons(nn.ReLU, declared=(1,)),
+    "only the first layer": lambda: WithNeurons(nn.ReLU, declared=(0,)),
+}
+
+
+class WithNeurons(nn.Sequential):
+    """Layers without and with biases, of which some declare neurons."""
+
+    def __init__(self, activation, declared=(0, 1)):
+        super().__init__(
+            nn.Linear(6, 9), activation(), nn.Linear(9, 5, bias=False), activation(), nn.Linear(5, 4), nn.Linear(4, 3)
+        )
+        self.declared = declared
+
+    def neurons(self):
+        layers = [
+            NeuronLayer("first", 9, made_by=("0.weight", "0.bias"), read_by=("2.weight",)),
+            NeuronLayer("second", 5, made_by=("2.weight",), read_by=("4.weight",)),
+        ]
+        return [layers[i] for i in self.declared]
+
+
+@pytest.mark.parametrize("budget", [1, 3_000, 2**28])
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+def test_prefixes_of_an_order_equal_one_forward_each(stack, budget, make_problem, monkeypatch):
+    torch.manual_seed(3)
+    problem = make_problem(stack())
+    monkeypatch.setattr(scoring, "_CPU_BUDGET", budget)
+    K = problem.neurons.count
+    order, counts = torch.randperm(K), torch.tensor([3, 1, K, 0, 4, 4, K - 1])
+    masks = prefix_masks(order, counts)
+    assert nesting(masks) is not None
+    base = problem.layout.row(problem.layout.prototype)
+    scorer = Scorer(problem, problem.federation.test)
+    losses, accuracies = plain_scores(problem, [base] * len(counts), masks)
+    for scores in scorer.prefixes(base, order, counts), scorer.score(base, masks.double()):
+        assert scores.loss.tolist() == pytest.approx(losses, abs=1e-12)
+        assert scores.metric.tolist() == pytest.approx(accuracies)
+
+
+def test_prefixes_are_the_masked_forward_in_single_precision_too(make_problem):
+    torch.manual_seed(3)
+    problem = make_problem(build("mlp", (6,), 3, hidden=(150, 120)), dtype=torch.float32)
+    order, counts = torch.randperm(270), torch.arange(3, 271, 3)
+    scorer = Scorer(problem, problem.federation.test)
+    base = problem.layout.row(problem.layout.prototype)
+    expected = plain_scores(problem, [base] * len(counts), prefix_masks(order, counts))[0]
+    assert scorer.prefixes(base, order, counts).loss.tolist() == pytest.approx(expected, abs=1e-6)
+
+
 def test_coalitions_are_the_base_plus_weighted_updates(problem):
     rows, _ = candidates(problem, 3)
     base, updates = rows[0], rows[1:] - rows[0]
@@ -78,7 +136,7 @@ def test_losses_of_each_sample_have_the_mean_that_is_told(problem):
 def test_a_model_without_neurons_has_no_submodels(make_problem):
     problem = make_problem(nn.Linear(6, 3))
     scorer = Scorer(problem, problem.federation.test)
-    with pytest.raises(UsageError, match="declares no neurons"):
+    with pytest.raises(UsageError, match="has no neurons"):
         scorer.score(torch.zeros(problem.layout.size).double(), torch.ones(2, 4))
 
 

@@ -72,16 +72,24 @@ class LinearStack:
             return None
         return cls(layers, layout, neurons)
 
+    def neuron_slices(self) -> list[slice | None]:
+        """Return, for each layer, which of the K neurons its outputs are, or None."""
+        slices: list[slice | None] = [None] * len(self.layers)
+        if self.neurons is not None:
+            place = {layer.weight: i for i, layer in enumerate(self.layers)}
+            for layer, where in zip(self.neurons.layers, self.neurons.slices, strict=True):
+                slices[place[str(layer.made_by[0])]] = where
+        return slices
+
     def unit_masks(self, neuron_masks: Tensor | None) -> list[Tensor | None]:
         """Return, for each layer, a mask (C, 1, units) of its outputs."""
-        masks: list[Tensor | None] = [None] * len(self.layers)
         if neuron_masks is None:
-            return masks
+            return [None] * len(self.layers)
         assert self.neurons is not None
-        place = {layer.weight: i for i, layer in enumerate(self.layers)}
-        for layer, where in zip(self.neurons.layers, self.neurons.slices, strict=True):
-            masks[place[str(layer.made_by[0])]] = neuron_masks[:, None, where].to(self.layout.dtype)
-        return masks
+        return [
+            None if where is None else neuron_masks[:, None, where].to(self.layout.dtype)
+            for where in self.neuron_slices()
+        ]
 
     def activations(self, rows: Tensor, x: Tensor, masks: Sequence[Tensor | None]) -> list[Tensor]:
         """Run rows (A, D) on inputs (A, B, d); return the inputs of each layer and the outputs (A, B, C)."""

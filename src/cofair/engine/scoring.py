@@ -12,6 +12,8 @@ from cofair.engine.linear_stack import LinearStack
 from cofair.engine.problem import Problem
 from cofair.errors import UsageError
 from cofair.federation.federation import Samples
+from cofair.neurons.map import NeuronMap
+from cofair.neurons.submodels import nested_outputs, nesting, prefix_masks
 
 _CPU_BUDGET = 256 * 2**20  # bytes of activations held at once on a CPU
 
@@ -34,21 +36,22 @@ class Scorer:
         self.samples = samples
         self.stack = LinearStack.of(problem.layout, problem.neurons)
         self.forward = Forward(problem.layout, problem.neurons)
-        self._bytes_a_sample = _activation_bytes(problem.layout.prototype, samples.x[:1])
+        self._bytes_a_sample, self._output_bytes = _activation_bytes(problem.layout.prototype, samples.x[:1])
 
     @torch.no_grad()
     def score(self, parameters: Tensor, neuron_masks: Tensor | None = None, *, per_sample: bool = False) -> Scores:
         """Score rows (C, D), or one base (D,) under neuron masks (C, K), or rows under masks of their own."""
-        if neuron_masks is not None and self.problem.neurons is None:
-            raise UsageError("This model declares no neurons, so it has no submodels to score.")
+        if neuron_masks is not None:
+            self.neurons()
         count = len(neuron_masks) if neuron_masks is not None else 1 if parameters.dim() == 1 else len(parameters)
+        own_rows = self.stack is None or parameters.dim() > 1
         return self._collect(
             (
                 (
                     parameters if parameters.dim() == 1 else parameters[first:last],
                     None if neuron_masks is None else neuron_masks[first:last],
                 )
-                for first, last in _ranges(count, self._candidates_at_once())
+                for first, last in _ranges(count, self._candidates_at_once(own_rows))
             ),
             per_sample,
         )
@@ -59,6 +62,20 @@ class Scorer:
         chunks = _ranges(len(coefficients), self._candidates_at_once())
         rows = (base + coefficients[first:last].to(updates.dtype) @ updates for first, last in chunks)
         return self._collect(((row, None) for row in rows), per_sample)
+
+    def prefixes(self, base: Tensor, order: Tensor, counts: Tensor) -> Scores:
+        """Score the submodels of a base (D,) that keep the first counts (C,) neurons of an order (K,)."""
+        return self.score(base, prefix_masks(order.to(base.device), counts))
+
+    def neurons(self) -> NeuronMap:
+        """Return the model's neurons, or say that it has none."""
+        if self.problem.neurons is None:
+            raise UsageError("This model has no neurons that a submodel could leave out, so it has no submodels.")
+        return self.problem.neurons
+
+    def sample_ranges(self, count: int) -> Iterator[tuple[int, int]]:
+        """Divide the samples so that layer outputs of `count` candidates, with some to spare, fit the budget."""
+        return _ranges(len(self.samples), max(1, int(_budget(self.problem.device) / (self._bytes_a_sample * count))))
 
     def _collect(self, candidates: Iterable[tuple[Tensor, Tensor | None]], per_sample: bool) -> Scores:
         parts = [self._score(rows, masks, per_sample) for rows, masks in candidates]
@@ -75,11 +92,17 @@ class Scorer:
     def _outputs(self, rows: Tensor, masks: Tensor | None) -> Tensor:
         """Return the outputs (C, n, ...) of candidates, computed sample chunk by sample chunk."""
         count = len(masks) if masks is not None else 1 if rows.dim() == 1 else len(rows)
-        at_once = max(1, int(_budget(self.problem.device) / (self._bytes_a_sample * count)))
         if self.stack is not None:
-            run = self.stack.outputs
-            parts = [run(rows, self.samples.x[a:b], masks) for a, b in _ranges(len(self.samples), at_once)]
-            return torch.cat(parts, 1)
+            nested = nesting(masks) if masks is not None and rows.dim() == 1 and count > 1 else None
+            if nested is not None:  # a running sum and its copy are held, whatever the number of candidates
+                x = self.samples.x
+                return torch.cat(
+                    [nested_outputs(self.stack, rows, x[a:b], nested) for a, b in self.sample_ranges(3)], 1
+                )
+            return torch.cat(
+                [self.stack.outputs(rows, self.samples.x[a:b], masks) for a, b in self.sample_ranges(count)], 1
+            )
+        at_once = max(1, int(_budget(self.problem.device) / (self._bytes_a_sample * count)))
         layout = self.problem.layout
         stacked = rows.expand(count, -1) if rows.dim() == 1 else rows
         if masks is not None and self.problem.neurons is not None:
@@ -99,10 +122,9 @@ class Scorer:
         chunks = _ranges(len(self.samples), at_once)
         return torch.cat([self.forward.evaluate(own, own_extras, self.samples.x[a:b]) for a, b in chunks])
 
-    def _candidates_at_once(self) -> int:
-        """Return for how many candidates outputs of all samples and parameters may be held together."""
-        widest = self._bytes_a_sample  # outputs are among the activations
-        each = len(self.samples) * min(widest, 4096) + self.problem.layout.size * 8
+    def _candidates_at_once(self, own_rows: bool = True) -> int:
+        """Return for how many candidates outputs of all samples, and rows of their own, may be held together."""
+        each = 4 * len(self.samples) * self._output_bytes + own_rows * self.problem.layout.size * 8
         return max(1, int(4 * _budget(self.problem.device) / each))
 
 
@@ -117,8 +139,8 @@ def _budget(device: torch.device) -> float:
     return _CPU_BUDGET
 
 
-def _activation_bytes(module: nn.Module, x: Tensor) -> int:
-    """Return how many bytes of layer outputs one sample needs."""
+def _activation_bytes(module: nn.Module, x: Tensor) -> tuple[int, int]:
+    """Return how many bytes of layer outputs one sample needs, and how many of the model's own outputs."""
     sizes = [x.numel()]
     leaves = [part for part in module.modules() if not list(part.children())]
     handles = [
@@ -129,8 +151,8 @@ def _activation_bytes(module: nn.Module, x: Tensor) -> int:
     ]
     try:
         with torch.no_grad():
-            module(x)
+            outputs = module(x)
     finally:
         for handle in handles:
             handle.remove()
-    return 4 * sum(sizes)
+    return 4 * sum(sizes), 4 * outputs.numel()

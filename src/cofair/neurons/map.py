@@ -5,7 +5,7 @@ Leaving it out means multiplying by zero everything that computes it and everyth
 no gradient reaches those parameters either.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
@@ -53,11 +53,12 @@ class DeclaresNeurons(Protocol):
 
 @dataclass(frozen=True)
 class _Axis:
-    """Dimension `dim` of a parameter: its slice j belongs to neuron `owner[j]`, or to nobody (K)."""
+    """Dimension `dim` of a parameter: its slice j belongs to neuron `owner[j]` of a layer, or to nobody (K)."""
 
     parameter: str
     dim: int
     owner: Tensor
+    layer: int
 
 
 class NeuronMap:
@@ -80,7 +81,7 @@ class NeuronMap:
         return cls(module.neurons(), layout) if isinstance(module, DeclaresNeurons) else None
 
     def _bind(self) -> Iterator[_Axis]:
-        for layer, where in zip(self.layers, self.slices, strict=True):
+        for number, (layer, where) in enumerate(zip(self.layers, self.slices, strict=True)):
             for dim, declared in enumerate((layer.made_by, layer.read_by)):
                 for item in declared:
                     name = item if isinstance(item, str) else item.parameter
@@ -94,7 +95,7 @@ class NeuronMap:
                         )
                     owner = torch.full((size,), self.count)
                     owner[start:stop] = torch.arange(where.start, where.stop).repeat_interleave(run)
-                    yield _Axis(name, dim, owner)
+                    yield _Axis(name, dim, owner, number)
 
     def parameter_mask(self, neuron_masks: Tensor) -> Tensor:
         """Turn neuron masks (N, K) into parameter masks (N, D): kept is what all neurons of it keep."""
@@ -122,6 +123,30 @@ class NeuronMap:
         """Return the mask buffers (N, count) of layers that mask activations."""
         named = zip(self.layers, self.slices, strict=True)
         return {layer.mask: neuron_masks[:, where] for layer, where in named if layer.mask is not None}
+
+    @property
+    def first_order_names(self) -> list[str]:
+        """Name what scales each neuron's activation: its readers, its mask, or for want of these its makers."""
+        masks = [layer.mask for layer in self.layers if layer.mask is not None]
+        return list(dict.fromkeys([axis.parameter for axis in self._scaling()] + masks))
+
+    def summed(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Sum values of the tensors in `first_order_names` over the entries that scale each neuron: (K,), float64."""
+        some = next(iter(values.values()))
+        totals = torch.zeros(self.count + 1, dtype=torch.float64, device=some.device)
+        for axis in self._scaling():
+            value = values[axis.parameter].double().movedim(axis.dim, 0)
+            totals.index_add_(0, axis.owner.to(some.device), value.flatten(1).sum(1))
+        for layer, where in zip(self.layers, self.slices, strict=True):
+            if layer.mask is not None:
+                totals[where] += values[layer.mask]
+        return totals[: self.count]
+
+    def _scaling(self) -> Iterator[_Axis]:
+        for axis in self._axes:
+            layer = self.layers[axis.layer]
+            if layer.mask is None and (axis.dim == 1 or not layer.read_by):
+                yield axis
 
     def _along(self, axis: _Axis, keep: Tensor) -> Tensor:
         shape = [keep.shape[0]] + [1] * len(self.layout.shape(axis.parameter))
