@@ -24,6 +24,9 @@ Set = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the results.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in that folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+Load = Annotated[
+    list[Path] | None, typer.Option("--load", metavar="FILE.py", help="Python file that registers methods; repeatable.")
+]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
 
 
@@ -52,6 +55,7 @@ def compare(
         Path | None, typer.Option(metavar="FILE", help="Take other settings from a TOML file.")
     ] = None,
     change: Set = None,
+    load: Load = None,
     device: Device = None,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -65,6 +69,7 @@ def compare(
     from cofair.runs.cells import RULES
     from cofair.runs.compare import compare as run_comparison
 
+    _load_methods(load)
     if rule not in RULES:
         raise UsageError(f"Unknown rule {rule!r}: valid are {', '.join(RULES)}")
     names = all_methods() if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
@@ -86,6 +91,7 @@ def compare(
 def run(
     experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment's settings.")],
     change: Set = None,
+    load: Load = None,
     device: Device = None,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -97,6 +103,7 @@ def run(
     from cofair.runs.folder import RunFolder
     from cofair.runs.run import run_experiment
 
+    _load_methods(load)
     chosen = _experiment(experiment, {"run.device": device}, change)
     folder = None if out is None else RunFolder(out, overwrite=overwrite)
     with run_progress(chosen.training.rounds) as listener:
@@ -107,10 +114,11 @@ def run(
 
 
 @app.command("methods")
-def list_methods(as_json: Json = False) -> None:
+def list_methods(load: Load = None, as_json: Json = False) -> None:
     """List every method, its paper, its settings with defaults."""
     from cofair.command import tables
 
+    _load_methods(load)
     tables.methods(as_json=as_json)
 
 
@@ -145,6 +153,15 @@ def data_path(name: Annotated[str, typer.Argument(help="Name of the data set.")]
     from cofair.federation import datasets
 
     print(datasets.path(name))
+
+
+def _load_methods(files: list[Path] | None) -> None:
+    """Make known the methods of installed packages and of a user's files."""
+    from cofair.methods import load_file, load_installed
+
+    load_installed()
+    for file in files or ():
+        load_file(file)
 
 
 def _experiment(path: Path | None, options: dict[str, Any], changes: list[str] | None) -> Any:

@@ -1,7 +1,16 @@
 """The methods: one paper a file, all of them the same few functions over one loop."""
 
-from cofair.methods import cgsv, fedavg, fedrac, standalone  # noqa: F401, importing registers them
+from cofair.methods import cgsv, fedave, fedavg, fedrac, fedsac, standalone  # noqa: F401, importing registers them
 from cofair.methods.method import Method, Server
 from cofair.methods.registry import METHODS, get, load_file, load_installed, make, names, register
+
+# tables list them in this order: what fairness starts from, the baselines, the papers by year
+_ORDER = (
+    "standalone", "fedavg", "q-ffl", "fedfv", "cffl", "rffl", "iafl", "dw", "rr", "eci", "cgsv", "fedave",
+    "heterofl", "fjord", "fedrolex", "fedsac", "fedrac",
+)  # fmt: skip
+for _name in _ORDER:
+    if _name in METHODS:
+        METHODS[_name] = METHODS.pop(_name)
 
 __all__ = ["METHODS", "Method", "Server", "get", "load_file", "load_installed", "make", "names", "register"]

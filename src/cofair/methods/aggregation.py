@@ -31,7 +31,8 @@ def mean_over_clients(uploads: Uploads) -> Tensor:
 def unit_norm(updates: Tensor, norm: float) -> Tensor:
     """Return updates scaled to a given norm (CGSV, Eq. 1); an update of zeros stays zero."""
     lengths = torch.linalg.vector_norm(updates, dim=1, keepdim=True)
-    return norm * updates / (lengths + 1e-7)
+    scaled: Tensor = norm * updates / (lengths + 1e-7)
+    return scaled
 
 
 def cosine_with(updates: Tensor, aggregate: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from cofair.methods.method import Server
 from cofair.methods.registry import register
-from cofair.methods.submodels import SubmodelMethod, Submodels, exponential_share, first_of_order
+from cofair.methods.submodels import SubmodelMethod, Submodels, exponential_share
+from cofair.neurons.submodels import prefix_masks
 from cofair.settings import setting
 
 
@@ -57,7 +58,7 @@ class FedRAC(SubmodelMethod):
         accuracy = server.validation.prefixes(state.parameters, order, sizes).metric.double()  # A_k
         reputation = self.reputation_at(t, server.contributions, accuracy[-1])
         counts = self.allocate(accuracy, reputation, server.contributions, K)
-        return replace(state, granted=first_of_order(order, counts), record=frequency, reputation=reputation)
+        return replace(state, granted=prefix_masks(order, counts), record=frequency, reputation=reputation)
 
     def reputation_at(self, t: int, contributions: Tensor, accuracy: Tensor) -> Tensor:
         """Return r_i^t (N,), given the whole model's accuracy on the validation set."""

@@ -12,8 +12,9 @@ import torch
 
 from cofair.methods.method import Server
 from cofair.methods.registry import register
-from cofair.methods.submodels import SubmodelMethod, Submodels, exponential_share, first_of_order
+from cofair.methods.submodels import SubmodelMethod, Submodels, exponential_share
 from cofair.neurons.importance import by_removal, transform
+from cofair.neurons.submodels import prefix_masks
 from cofair.settings import setting
 
 _ROUNDING = 1e-6  # of a cumulative sum of shares that add up to 100
@@ -53,4 +54,4 @@ class FedSAC(SubmodelMethod):
         paid = importance[order].cumsum(0)
         counts = (paid[None, :] <= reputation[:, None] + _ROUNDING).sum(1).clamp(min=1)
         counts[reputation >= 100 - _ROUNDING] = K
-        return replace(state, granted=first_of_order(order, counts), record=importance, reputation=reputation)
+        return replace(state, granted=prefix_masks(order, counts), record=importance, reputation=reputation)

@@ -36,6 +36,8 @@ class Server:
         self.neurons = problem.neurons
         self.sizes = problem.federation.sizes.to(problem.device)
         self.classes = problem.federation.classes
+        self.names = problem.federation.names
+        self.class_counts = problem.federation.class_counts  # how many samples of each class each client has (N, C)
         self.seed = problem.seed
         self.contributions: Tensor = torch.zeros(0)
         self.evaluates = evaluates
@@ -74,6 +76,14 @@ class Server:
     def random(self, t: int, purpose: str) -> torch.Generator:
         """Return the server's randomness for a purpose in round t."""
         return randomness.generator(self.seed, "server", t, purpose)
+
+    def places(self) -> Tensor:
+        """Return each client's place (N,) in the order of names, numbers by size: the same however clients stand.
+
+        What is drawn or decided for a place and not for a row moves with the client when clients are permuted.
+        """
+        order = sorted(range(self.clients), key=lambda i: (len(self.names[i]), self.names[i]))
+        return torch.tensor(order).argsort()
 
 
 class Method(ABC, Generic[State]):

@@ -91,10 +91,3 @@ def neurons_of(server: Server, method: str) -> NeuronMap:
 def exponential_share(contributions: Tensor, beta: float) -> Tensor:
     """Return 100 · exp(β c_i) / max_j exp(β c_j), which no β overflows."""
     return 100 * torch.exp(beta * (contributions - contributions.max()))
-
-
-def first_of_order(order: Tensor, counts: Tensor) -> Tensor:
-    """Return nested masks (N, K): client i holds the first `counts[i]` neurons of the order."""
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order), device=order.device)
-    return rank[None, :] < counts.to(order.device)[:, None]

@@ -1,0 +1,48 @@
+"""A method of one's own: FedAvg in which everybody's reward is diluted by its rank.
+
+    cofair compare --load examples/my_method.py --methods fedavg,ranked
+
+The best client receives the average model; every other one a mixture of the average and the initial model.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from cofair.engine.exchange import Delivered, Rewards, Uploads
+from cofair.methods import Method, Server, register
+from cofair.methods.aggregation import mean_over_clients
+from cofair.settings import setting
+
+
+@dataclass(frozen=True)
+class RankedState:
+    parameters: Tensor  # the average model (D,)
+
+
+@register
+@dataclass(frozen=True)
+class Ranked(Method[RankedState]):
+    """The average for the best client, less and less of it down the ranks."""
+
+    name: ClassVar[str] = "ranked"
+    paper: ClassVar[str] = "an example"
+
+    least: float = setting(0.5, "how much of the average the last client receives", minimum=0, maximum=1)
+
+    def start(self, server: Server) -> RankedState:
+        return RankedState(server.initial)
+
+    def rewards(self, server: Server, state: RankedState, t: int, phase: str) -> Rewards:
+        return Rewards(state.parameters, server.work)
+
+    def learn(
+        self, server: Server, state: RankedState, rewards: Rewards, uploads: Uploads, t: int, phase: str
+    ) -> RankedState:
+        return replace(state, parameters=state.parameters + mean_over_clients(uploads))
+
+    def delivered(self, server: Server, state: RankedState) -> Delivered:
+        rank = server.contributions.argsort().argsort().to(state.parameters)  # 0 for the smallest
+        share = self.least + (1 - self.least) * rank / max(server.clients - 1, 1)
+        return Delivered(server.initial + share[:, None] * (state.parameters - server.initial))
