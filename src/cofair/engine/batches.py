@@ -126,14 +126,32 @@ def _block(
     row_start = torch.cumsum(count, 0) - count
     epoch_of_row = base[owner] + torch.arange(len(owner)) - row_start[owner]
     needed = int((torch.where(real, place, 0)).max()) + 1
-    order = orders(randomness.fold(keys[owner.to(device)], epoch_of_row.to(device)),
-                   sizes[owner].to(device), needed)  # fmt: skip
+    order, start_of_row = _orders(keys[owner.to(device)], epoch_of_row.to(device), sizes[owner], needed)
 
-    row = (row_start[:, None] + epoch - base[:, None])[..., None].expand_as(place)
-    flat = (row * order.shape[1] + torch.where(real, place, 0)).to(device)
-    positions = order.reshape(-1)[flat.reshape(-1)].view(flat.shape)
-    positions = positions + table.offsets[:n, None, None]
+    row = row_start[:, None] + epoch - base[:, None]
+    flat = (start_of_row[row][..., None] + torch.where(real, place, 0)).to(device)
+    positions = order[flat.reshape(-1)].view(flat.shape) + table.offsets[:n, None, None]
     return positions, real.to(device)
+
+
+def _orders(keys: Tensor, epochs: Tensor, sizes: Tensor, needed: int) -> tuple[Tensor, Tensor]:
+    """Return the shuffled orders of many (client, epoch) rows as one flat tensor, and where each row starts.
+
+    Rows of similar size are made together: one large client must not make everybody's row as long as its own.
+    """
+    kind = (torch.log2(sizes.double()) / 2).ceil()
+    starts = torch.empty_like(sizes)
+    parts: list[Tensor] = []
+    total = 0
+    for value in sorted(set(kind.tolist())):
+        rows = (kind == value).nonzero().flatten()
+        there = rows.to(keys.device)
+        own = sizes[rows]
+        part = orders(randomness.fold(keys[there], epochs[there]), own.to(keys.device), min(needed, int(own.max())))
+        starts[rows] = total + torch.arange(len(rows)) * part.shape[1]
+        total += part.numel()
+        parts.append(part.reshape(-1))
+    return torch.cat(parts), starts
 
 
 def orders(keys: Tensor, sizes: Tensor, needed: int) -> Tensor:
@@ -153,7 +171,7 @@ def _learning_rate(
     if work.decay == 1.0 or work.decay_every == "round":
         return float(work.lr * work.decay ** (t - 1))
     assert work.epochs is not None
-    falls = (t - 1) * work.epochs + step // per_epoch
+    falls = (t - 1) * (work.epochs_a_round or work.epochs) + step // per_epoch
     return (work.lr * work.decay ** falls.double()).to(device=device, dtype=dtype)
 
 

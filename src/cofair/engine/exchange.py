@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from cofair.engine.work import Work
@@ -17,7 +16,7 @@ class Rewards:
     `step_choices` (N,) client i draws, in every step, one of its first `step_choices[i]` masks and trains only that
     part (FjORD). `participants` (N,) leaves clients out of a
     round. `download` (N,) is the share of a whole model that travels to each client; it follows from the neuron
-    masks unless a method says otherwise.
+    masks unless a method says otherwise. Without `keeps_memory` the clients' optimisers forget this training.
     """
 
     parameters: Tensor
@@ -27,6 +26,7 @@ class Rewards:
     step_choices: Tensor | None = None
     participants: Tensor | None = None
     download: Tensor | None = None
+    keeps_memory: bool = True
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,3 @@ def rows_of(parameters: Tensor, clients: Tensor | slice) -> Tensor:
         count = clients.numel() if isinstance(clients, Tensor) else clients.stop - clients.start
         return parameters.expand(count, -1)
     return parameters[clients]
-
-
-def everyone(count: int, device: torch.device) -> Tensor:
-    """Return a mask (N,) in which all clients take part."""
-    return torch.ones(count, dtype=torch.bool, device=device)

@@ -13,7 +13,11 @@ from cofair.neurons.map import NeuronMap
 
 
 class AddressedDropout(nn.Module):
-    """Dropout whose mask is a hash of a key, so that every engine drops the same units."""
+    """Dropout whose mask is a hash of a key, so that every engine drops the same units.
+
+    Entries are counted from the first sample on, so the first dimension must be the batch. Other sources of
+    randomness (functional dropout, attention's own) are seeded for each round, but differ between engines.
+    """
 
     key: Tensor
 
@@ -21,6 +25,7 @@ class AddressedDropout(nn.Module):
         """Drop each entry with the given probability while training."""
         super().__init__()
         self.probability = probability
+        self.calls = 0  # within one forward: a module that drops out twice must not drop the same units
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -30,7 +35,9 @@ class AddressedDropout(nn.Module):
         # entry j of sample b must not depend on the batch's padding: count from the first sample on
         if self.probability == 1:
             return x * 0
-        hashes = randomness.stream(self.key, x.numel()).view(x.shape)
+        key = randomness.fold(self.key, self.calls)
+        self.calls += 1
+        hashes = randomness.stream(key, x.numel()).view(x.shape)
         keep = hashes >= int((self.probability - 0.5) * 2**63) * 2  # uniform over the signed 64-bit integers
         return x * keep / (1 - self.probability)
 
@@ -48,6 +55,8 @@ class Forward:
 
     def __call__(self, parameters: dict[str, Tensor], extras: dict[str, Tensor], x: Tensor) -> Tensor:
         """Return the outputs of the training module."""
+        for name in self._dropouts:
+            cast(AddressedDropout, self.training.get_submodule(name)).calls = 0
         return cast(Tensor, functional_call(self.training, {**parameters, **extras}, (x,)))
 
     def evaluate(self, parameters: dict[str, Tensor], extras: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -71,7 +80,8 @@ class Forward:
 
 def _address_dropout(module: nn.Module) -> list[str]:
     """Replace every nn.Dropout of a module by an addressed one; return their names."""
-    names = [name for name, part in module.named_modules() if type(part) is nn.Dropout]
+    named = module.named_modules(remove_duplicate=False)  # a module can stand in two places
+    names = [name for name, part in named if type(part) is nn.Dropout]
     for name in names:
         parent, _, child = name.rpartition(".")
         owner = module.get_submodule(parent)

@@ -31,6 +31,8 @@ class Layout:
     def __init__(self, module: nn.Module) -> None:
         """Read the layout of a module; the module itself is kept as a private copy."""
         _refuse_batch_norm(module)
+        if any(nn.parameter.is_lazy(parameter) for parameter in module.parameters()):
+            raise UsageError("The model has lazy layers whose size is not known yet: run it once on a sample first.")
         self.prototype = copy.deepcopy(module)
         self.entries: tuple[Entry, ...] = ()
         self.frozen: dict[str, Tensor] = {}
@@ -43,7 +45,6 @@ class Layout:
             self.entries += (Entry(name, tuple(parameter.shape), start, stop),)
             start = stop
         self.size = start
-        self.buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         if not self.size:
             raise UsageError("The model has no trainable parameter: set requires_grad on at least one.")
         dtypes = {parameter.dtype for parameter in module.parameters() if parameter.requires_grad}
@@ -83,10 +84,6 @@ class Layout:
             for name, value in self.views(row).items():
                 named[name].copy_(value)
         return module
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> "Layout":
-        """Return this layout with its constants on a device and in a floating-point type."""
-        return Layout(copy.deepcopy(self.prototype).to(device=device, dtype=dtype))
 
     def new_rows(self, count: int, device: torch.device) -> Tensor:
         """Allocate rows (count, D), each on a 256-byte boundary so that matrix kernels run aligned."""

@@ -53,15 +53,18 @@ class LinearStack:
     def of(cls, layout: Layout, neurons: NeuronMap | None) -> "LinearStack | None":
         """Return the stack that a layout's module is, or None if it is something else."""
         layers: list[_Linear] = []
+        if any(_has_hooks(part) for part in layout.prototype.modules()):
+            return None
         for name, part in _leaves(layout.prototype):
-            if isinstance(part, nn.Flatten) and not layers and (part.start_dim, part.end_dim) == (1, -1):
+            if type(part) is nn.Flatten and not layers and (part.start_dim, part.end_dim) == (1, -1):
                 continue
-            if isinstance(part, nn.Linear):
-                layers.append(_Linear(f"{name}.weight", f"{name}.bias" if part.bias is not None else None, None))
+            if type(part) is nn.Linear:  # a subclass may compute anything
+                prefix = f"{name}." if name else ""
+                layers.append(_Linear(f"{prefix}weight", f"{prefix}bias" if part.bias is not None else None, None))
             elif type(part) in _ACTIVATIONS and layers and layers[-1].activation is None:
                 last = layers[-1]
                 layers[-1] = _Linear(last.weight, last.bias, _ACTIVATIONS[type(part)])
-            elif not isinstance(part, nn.Identity):
+            elif type(part) is not nn.Identity:
                 return None
         names = [name for layer in layers for name in (layer.weight, layer.bias) if name]
         trainable = {entry.name for entry in layout.entries}
@@ -179,6 +182,11 @@ class LinearStack:
                 change = (delta.sum(1, keepdim=True) * scale).squeeze(1)
             if layer.bias is not None:
                 views[layer.bias].add_(change)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(len(kind) > 0 for kind in hooks)
 
 
 def _leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:

@@ -24,6 +24,7 @@ class LoopEngine:
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
         """Train every participant that has data; the others' updates are zero and they count as absent."""
         federation = self.problem.federation
+        self.problem.check_masks(rewards)
         present = federation.present(rewards.participants)
         updates = torch.zeros(
             len(federation),
@@ -37,7 +38,8 @@ class LoopEngine:
             try:
                 if rewards.work.statistics:
                     self._look(i, rewards, losses[i], t)
-                updates[i] = self._train_client(i, rewards, memory, t)
+                with self.problem.own_randomness(t, rewards.work.phase, federation.names[i]):
+                    updates[i] = self._train_client(i, rewards, memory, t)
             except CofairError:
                 raise
             except Exception as error:  # a user's module or loss may raise anything

@@ -1,4 +1,8 @@
-"""What clients minimise: a loss gives one value a sample, its mean over a batch is the objective."""
+"""What clients minimise: a loss gives one value a sample, its mean over a batch is the objective.
+
+The value of a sample may depend on that sample only: batches of all clients are computed together, and padded. A torch
+loss with class weights therefore counts as the plain mean of weighted values, not divided by the sum of weights.
+"""
 
 import copy
 from collections.abc import Callable
@@ -18,7 +22,9 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared error of each sample, summed over outputs."""
+    """Return the squared error of each sample, summed over outputs; classes count as vectors of 0 and 1."""
+    if not targets.is_floating_point():
+        targets = F.one_hot(targets, outputs.shape[1]).to(outputs.dtype)
     return (outputs.flatten(1) - targets.reshape(len(targets), -1)).square().sum(1)
 
 

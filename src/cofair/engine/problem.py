@@ -1,6 +1,8 @@
 """What an engine needs to know of an experiment."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +40,19 @@ class Problem:
         """Return where the federation's data lies."""
         return self.federation.device
 
+    @contextmanager
+    def own_randomness(self, *address: int | str) -> Iterator[None]:
+        """Seed torch's own generators inside the block, for modules that draw from them, and restore them after."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(randomness.address(self.seed, "module", *address) & 0x7FFF_FFFF)
+            yield
+
+    def check_masks(self, rewards: Rewards) -> None:
+        """Refuse submodels of a model that has no neurons to leave out."""
+        if self.neurons is None and (rewards.neuron_masks is not None or rewards.step_masks is not None):
+            raise UsageError("This model has no neurons that a submodel could leave out, so it has no submodels.")
+
     def try_model(self, initial: nn.Module) -> None:
         """Run the model and the loss on two samples, so that a misfit is told before anything is trained."""
         x, y = self.federation.test.x[:2], self.federation.test.y[:2]
@@ -55,12 +70,26 @@ class Problem:
                 f"The model returns outputs of shape {tuple(outputs.shape)} for two samples, but the "
                 f"federation has {classes} classes: it must return (2, {classes}) or more."
             )
+        _refuse_changing_buffers(initial, x)
         try:
             losses.check_loss(self.loss(outputs, y), len(x))
         except UsageError:
             raise
         except Exception as error:
             raise UsageError(f"The loss failed on the model's outputs: {first_line(error)}") from error
+
+
+def _refuse_changing_buffers(initial: nn.Module, x: Tensor) -> None:
+    module = copy.deepcopy(initial).train()
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+        module(x)
+    for name, buffer in module.named_buffers():
+        if name not in before or not torch.equal(before[name], buffer):
+            raise UsageError(
+                f"The model changes its buffer {name!r} while it trains; what belongs to no parameter cannot be "
+                "shared fairly between clients: use a layer without running statistics, such as nn.GroupNorm."
+            )
 
 
 class Engine(Protocol):

@@ -14,7 +14,7 @@ from cofair.engine.optimisers import Adam, Named, Sgd, adam_memory, per_client
 from cofair.engine.problem import Problem, first_line
 from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses
 from cofair.engine.work import Work
-from cofair.errors import RunError
+from cofair.errors import CofairError, RunError
 
 Drawn = tuple[Tensor, Tensor]  # masks (n, W, K) and how many of them each client draws from (n,)
 
@@ -33,6 +33,7 @@ class VectorisedEngine:
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
         """Train every participant that has data; the others' updates are zero and they count as absent."""
         federation, layout, work = self.problem.federation, self.problem.layout, rewards.work
+        self.problem.check_masks(rewards)
         present = federation.present(rewards.participants)
         busy = present.cpu().nonzero().flatten()
         order = busy[longest_first(federation.sizes[busy], work)]
@@ -55,10 +56,13 @@ class VectorisedEngine:
             if self.stack is not None and work.optimiser == "sgd":
                 self._train_stack(rows, masks, steps, work, drawn)
             else:
-                states = self._train_any(rows, masks, steps, work, states, order, drawn)
+                with self.problem.own_randomness(t, work.phase):
+                    states = self._train_any(rows, masks, steps, work, states, order, drawn)
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:
+        except CofairError:
+            raise
+        except Exception as error:  # a user's module or loss may raise anything
             raise RunError(f"Training failed in round {t}: {first_line(error)}") from error
         rows.sub_(start)
         return Uploads(self._in_place_order(rows, order), present, federation.sizes, statistics), states

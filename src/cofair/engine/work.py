@@ -25,6 +25,7 @@ class Work:
     optimiser: Literal["sgd", "adam"] = "sgd"
     drop_last: bool = False
     phase: str = "train"
+    epochs_a_round: int | None = None  # of the main training, by which the learning rate falls; its epochs if not set
     statistics: tuple[Literal["loss_before", "batch_losses_before"], ...] = ()  # asked of clients beside updates
 
     def __post_init__(self) -> None:
@@ -40,4 +41,5 @@ class Work:
             steps=None if self.steps is None else self.steps * units,
             epochs=None if self.epochs is None else self.epochs * units,
             phase=phase,
+            epochs_a_round=self.epochs,
         )

@@ -55,7 +55,8 @@ class FedAvg(Method[FedAvgState]):
         if phase == "personalise":
             work = server.work.times(self.personalise_units, phase)
             # without carry-over the next round starts from this same average, which travels only once
-            return Rewards(state.parameters, work, download=None if self.carry_over else nothing)
+            kept = self.carry_over  # what is only looked at must leave no trace in the clients' optimisers
+            return Rewards(state.parameters, work, download=None if kept else nothing, keeps_memory=kept)
         if self.carry_over and state.personal is not None:
             return Rewards(state.personal, server.work, download=nothing)
         return Rewards(state.parameters, server.work)

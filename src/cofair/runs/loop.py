@@ -26,7 +26,8 @@ def rounds(method: Method[Any], prepared: Prepared) -> Iterator[tuple[Record, De
     for t in range(1, last + 1):
         for phase in method.phases(server, t):
             rewards = method.rewards(server, state, t, phase)
-            uploads, clients = prepared.engine.train(rewards, clients, t)
+            uploads, trained = prepared.engine.train(rewards, clients, t)
+            clients = trained if rewards.keeps_memory else clients
             state = method.learn(server, state, rewards, uploads, t, phase)
             downloaded += _download(server, rewards)
         if server.evaluates(t) or t == last:
