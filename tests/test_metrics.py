@@ -173,6 +173,13 @@ class TestBootstrap:
     def test_a_perfect_line_has_no_width(self):
         assert metrics.bootstrap_interval(self.c, 2 * self.c) == pytest.approx((100, 100))
 
+    def test_a_round_without_a_fairness_is_left_out_as_the_table_cell_leaves_it_out(self):
+        a = self.c + 0.1 * np.cos(7 * np.arange(12))
+        equal = np.full(12, 0.5)
+        alone = metrics.bootstrap_interval(self.c, a)
+        assert metrics.bootstrap_interval(self.c, np.stack([a, equal])) == pytest.approx(alone)
+        assert metrics.bootstrap_interval(self.c, np.stack([equal, equal])) is None
+
     def test_nothing_to_say(self):
         assert metrics.bootstrap_interval(self.c[:7], self.c[:7] ** 2) is None
         assert metrics.bootstrap_interval(self.c, np.full(12, 0.5)) is None

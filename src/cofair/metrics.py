@@ -111,8 +111,9 @@ def bootstrap_interval(
 ) -> tuple[float, float] | None:
     """Return a percentile interval of γ over resampled clients, or None where that says nothing.
 
-    Accuracies (T, N) of several rounds give an interval of the mean of their γ, which is what the rule `last` reads.
-    It says nothing for fewer than 8 clients, and where γ is undefined in more than a tenth of the resamples.
+    Accuracies (T, N) of several rounds give an interval of the mean of their γ, which is what the rule `last` reads:
+    rounds whose γ is undefined are left out of the mean. It says nothing for fewer than 8 clients, and where no round
+    has a defined γ in more than a tenth of the resamples.
     """
     if not 0 < level < 1 or draws < 1:
         raise UsageError(f"A bootstrap with level {level} and {draws} draws: take 0 < level < 1, draws >= 1.")
@@ -122,8 +123,10 @@ def bootstrap_interval(
     if len(c) < _FEWEST_CLIENTS:
         return None
     chosen = np.random.default_rng(seed).integers(0, len(c), (draws, len(c)))
-    gammas = 100 * np.mean([_pearson(c[chosen], row[chosen]) for row in a], axis=0)
-    defined = gammas[~np.isnan(gammas)]
+    gammas = np.stack([_pearson(c[chosen], row[chosen]) for row in a])
+    known = ~np.isnan(gammas)
+    counts = known.sum(0)
+    defined = 100 * np.where(known, gammas, 0).sum(0)[counts > 0] / counts[counts > 0]
     if len(defined) < _DEFINED * draws:
         return None
     low, high = np.quantile(defined, [(1 - level) / 2, (1 + level) / 2])
