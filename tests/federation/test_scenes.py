@@ -104,16 +104,23 @@ class TestSizes:
         for samples, expected in published.items():
             assert sizes(spread("pow", samples=samples, labels=labels, pool=pool)) == expected
 
-    def test_pow_cuts_the_last_client_at_the_end_of_a_small_pool(self):
-        labels, pool = np.zeros(19_000, dtype=int), np.arange(19_000)
-        assert sizes(spread("pow", samples=2000, labels=labels, pool=pool)) == [
-            236, 628, 1020, 1412, 1804, 2197, 2589, 2981, 3373, 2760
-        ]  # fmt: skip
+    def test_pow_cuts_the_largest_client_by_the_rounding_of_the_others_only(self):
+        labels, pool = np.zeros(20_000, dtype=int), np.arange(20_000)
+        own = power_law_sizes(10, 2000)
+        assert sizes(spread("pow", samples=2000, labels=labels, pool=pool)) == [*own[:9], 3760]
+        assert 0 < own[9] - 3760 == sum(own) - 20_000 < 10
 
-    def test_pow_refuses_a_pool_that_leaves_a_client_with_nothing(self):
-        labels, pool = np.zeros(16_240, dtype=int), np.arange(16_240)  # exactly what the first nine take
-        with pytest.raises(UsageError, match="client 9 without a sample"):
+    @pytest.mark.parametrize("n", [19_999, 16_240])
+    def test_pow_refuses_more_samples_than_the_pool_has_instead_of_starving_the_largest_client(self, n):
+        labels, pool = np.zeros(n, dtype=int), np.arange(n)
+        with pytest.raises(UsageError, match=rf"the pool has {n}: ask for at most {n // 10} per client"):
             spread("pow", samples=2000, labels=labels, pool=pool)
+        assert sizes(spread("pow", samples=n // 10, labels=labels, pool=pool))[-1] > n * 0.18
+
+    def test_pow_refuses_so_many_clients_that_rounding_leaves_one_with_nothing(self):
+        labels, pool = np.zeros(1290, dtype=int), np.arange(1290)
+        with pytest.raises(UsageError, match="without a sample"):
+            spread("pow", clients=100, samples=12, labels=labels, pool=pool)
 
     def test_pow_takes_a_random_part_of_the_pool(self):
         labels, pool = np.zeros(10_000, dtype=int), np.arange(10_000)

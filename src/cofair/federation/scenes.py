@@ -104,7 +104,7 @@ def split(
 
 
 def power_law_sizes(clients: int, samples: int) -> list[int]:
-    """Return the sizes of scene `pow` before the last client is cut by the end of the pool."""
+    """Return the sizes of scene `pow` before the last client is cut by what rounding the others up has taken."""
     # the quantile function of scipy's powerlaw(a) is q^(1/a); importing scipy.stats for it would take a second
     weights = np.linspace(0.01 ** (1 / POWER), 0.99 ** (1 / POWER), clients)
     return [int(size) for size in np.ceil(weights / weights.sum() * samples * clients)]
@@ -138,7 +138,7 @@ def _check(scene: Scene, request: Spread, pool: Indices) -> None:
         )
     if scene.noisy:
         _check_noise(request)
-    if samples is not None and scene.name not in ("pow", "cla") and samples * clients > len(pool):
+    if samples is not None and scene.name != "cla" and samples * clients > len(pool):
         raise UsageError(
             f"Scene {scene.name!r} with {clients} clients of {samples} samples needs {samples * clients} "
             f"samples, but the pool has {len(pool)}: ask for at most {len(pool) // clients} per client."
