@@ -1,8 +1,10 @@
 """Three ways to read one cell of a table from the history of a run.
 
 The papers choose rounds by their results on the test set and do not say exactly how, so a number means
-little without its rule. `best` is closest to what they print; only `joint` and `last` never look at the test
-set to choose.
+little without its rule. `best` is closest to what they print. `last` never looks at the test set to choose.
+`joint` chooses by the rewards' accuracies on the validation set; their fairness there is taken against the run's
+contributions, so that the choice is free of the test set only where these are (contribution.on = "validation", not
+the default).
 """
 
 from collections.abc import Callable, Sequence
