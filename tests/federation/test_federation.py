@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -35,6 +37,26 @@ def test_bytes_are_scaled_and_integers_are_token_ids():
     assert federation(clients=[tokens], test=tokens).inputs.dtype == torch.int64
 
 
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_a_federation_keeps_copies_of_what_it_was_given(kind):
+    x, y = np.ones((4, 3), dtype=np.float32), GOOD[1].copy()
+    given = (torch.from_numpy(x), torch.from_numpy(y)) if kind == "tensor" else (x, y)
+    made = federation(clients=[given], test=given, validation=given)
+    x[:], y[:] = 7, 1
+    for own in (made.client(0), made.test, made.validation):
+        assert torch.equal(own.x, torch.ones(4, 3))
+        assert own.y.tolist() == [0, 1, 2, 0]
+
+
+def test_read_only_and_reversed_arrays_are_taken_without_a_warning():
+    x, y = np.arange(12.0).reshape(4, 3), GOOD[1].copy()
+    x.flags.writeable = y.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = federation(clients=[(x, y), (x[::-1], y[::-1])], test=(x, y))
+    assert made.client(1).x[0].tolist() == [9, 10, 11]
+
+
 def test_an_empty_client_keeps_its_place():
     empty = (np.zeros((0, 3)), np.zeros(0, dtype=int))
     made = federation(clients=[GOOD, empty, GOOD], names=["a", "b", "c"])
@@ -55,6 +77,11 @@ BAD = {
     "no clients": ({"clients": []}, "at least one client"),
     "NaN": ({"clients": [GOOD, (NAN, GOOD[1])]}, r"client '1' hold NaN or infinite values \(first in sample 2\)"),
     "infinite": ({"clients": [(NAN * np.inf, GOOD[1])]}, "client '0' hold NaN or infinite"),
+    "beyond float32": (
+        {"clients": [(np.diag([1.0, 1.0, 1e300, 1.0])[:, :3], GOOD[1])]},
+        r"float32 \(first in sample 2\)",
+    ),
+    "labels beyond float32": ({"clients": [(GOOD[0], GOOD[1] * 1e300)]}, "labels of client '0' hold values too large"),
     "NaN in the test set": ({"test": (NAN, GOOD[1])}, "the test set hold NaN"),
     "other shape": (
         {"clients": [GOOD, (np.ones((4, 2)), GOOD[1])]},
@@ -82,6 +109,14 @@ BAD = {
 def test_bad_data_is_refused_in_a_sentence(changes, sentence):
     with pytest.raises(UsageError, match=sentence):
         federation(**changes)
+
+
+@pytest.mark.parametrize(("factor", "remedy"), [(1.0, r"as integers, y\.long\(\)"), (0.5, "choose another loss")])
+def test_cross_entropy_with_real_labels_says_what_to_do(factor, remedy):
+    real = (GOOD[0], GOOD[1] * factor)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    with pytest.raises(UsageError, match=f"real numbers, which cross entropy does not take: .*{remedy}"):
+        cofair.run(model, federation(clients=[real], test=real))
 
 
 def test_a_data_set_and_a_scene_make_a_federation():

@@ -70,6 +70,11 @@ class Problem:
                 f"The model returns outputs of shape {tuple(outputs.shape)} for two samples, but the "
                 f"federation has {classes} classes: it must return (2, {classes}) or more."
             )
+        if self.loss is losses.cross_entropy and classes is None and y.shape != outputs.shape:
+            labels = self.federation.labels
+            whole = labels.dim() == 1 and bool((labels == labels.round()).all())
+            remedy = "give classes as integers, y.long() or y.astype(int)" if whole else "choose another loss"
+            raise UsageError(f"The labels are real numbers, which cross entropy does not take: {remedy}.")
         _refuse_changing_buffers(initial, x)
         try:
             losses.check_loss(self.loss(outputs, y), len(x))

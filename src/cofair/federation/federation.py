@@ -34,7 +34,8 @@ class Federation:
 
     Inputs are real numbers (images, tables) or integers (token ids); uint8 inputs are scaled to [0, 1].
     Labels are integers from 0, or real numbers for a loss of one's own. A client may be empty: it uploads
-    nothing, and what it brings is what the initial model can do.
+    nothing, and what it brings is what the initial model can do. All arrays are copied: changing them later changes
+    nothing here.
     """
 
     def __init__(
@@ -46,8 +47,8 @@ class Federation:
             raise UsageError("A federation needs at least one client.")
         self.names = _names(names, len(clients))
         shares = [_samples(arrays, f"client {name!r}") for name, arrays in zip(self.names, clients, strict=True)]
-        self.test = _samples(test, "the test set")
-        self.validation = None if validation is None else _samples(validation, "the validation set")
+        self.test = _copied(_samples(test, "the test set"))
+        self.validation = None if validation is None else _copied(_samples(validation, "the validation set"))
         if not len(self.test):
             raise UsageError("The test set is empty: rewards could not be measured.")
         if self.validation is not None and not len(self.validation):
@@ -172,14 +173,11 @@ def _samples(arrays: Arrays, owner: str) -> Samples:
         x = x.float() / 255
     if x.is_floating_point():
         x = x.to(torch.float32) if x.dtype != torch.float64 else x
-        if not bool(torch.isfinite(x).all()):
-            row = int((~torch.isfinite(x.flatten(1) if x.dim() > 1 else x[:, None])).any(1).nonzero()[0])
-            raise UsageError(f"The inputs of {owner} hold NaN or infinite values (first in sample {row}).")
+        _check_finite(x, f"inputs of {owner}")
     else:
         x = x.long()
     if y.is_floating_point():
-        if not bool(torch.isfinite(y).all()):
-            raise UsageError(f"The labels of {owner} hold NaN or infinite values.")
+        _check_finite(y, f"labels of {owner}")
     else:
         y = y.long()
         if y.dim() != 1:
@@ -189,7 +187,7 @@ def _samples(arrays: Arrays, owner: str) -> Samples:
 
 def _tensor(values: Any, what: str) -> Tensor:
     try:
-        tensor = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+        tensor = values.detach() if isinstance(values, Tensor) else torch.from_numpy(_plain(np.asarray(values)))
     except (TypeError, ValueError) as error:
         raise UsageError(f"The {what} cannot be read as numbers: {str(error).splitlines()[0]}") from None
     if tensor.dim() == 0:
@@ -197,6 +195,29 @@ def _tensor(values: Any, what: str) -> Tensor:
     if tensor.is_complex():
         raise UsageError(f"The {what} are complex numbers; give real ones.")
     return tensor
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """Return an array that torch can share: it warns about read-only memory and refuses negative strides."""
+    return array if array.flags.writeable and all(stride >= 0 for stride in array.strides) else array.copy()
+
+
+def _copied(samples: Samples) -> Samples:
+    return Samples(samples.x.clone(), samples.y.clone())
+
+
+def _check_finite(values: Tensor, what: str) -> None:
+    if not values.numel():
+        return
+    low, high = values.aminmax()  # NaN wherever there is one
+    largest = torch.finfo(torch.float32).max
+    if -largest <= low and high <= largest:
+        return
+    fine = torch.isfinite(values)
+    problem = "NaN or infinite values" if not bool(fine.all()) else "values too large for float32"
+    fine &= values.abs() <= largest
+    row = int((~fine).flatten(1).any(1).nonzero()[0]) if fine.dim() > 1 else int((~fine).nonzero()[0])
+    raise UsageError(f"The {what} hold {problem} (first in sample {row}).")
 
 
 def _check_alike(named: Sequence[tuple[str, Samples]]) -> None:
