@@ -1,19 +1,9 @@
-"""What a client brings: measures of contribution."""
+"""What a client brings: measures of contribution.
 
-from collections.abc import Callable
+`MEASURES` are measured before training, by name. The functions behind them are pure, so that methods can judge the
+uploads of a round: `cosine`, `index`, `leave_one_out`, `divergence`, all over the generic `shapley`.
+"""
 
-from torch import Tensor
+from cofair.contributions.measures import MEASURES, Measure, measure
 
-from cofair.contributions.standalone import standalone
-from cofair.engine.scoring import Scorer
-from cofair.methods import Server
-
-MEASURES: dict[str, Callable[[Server, Scorer], Tensor]] = {"standalone": standalone}
-
-
-def measure(name: str, on: str, server: Server, tester: Scorer) -> Tensor:
-    """Return the contributions (N,) by a named measure, on the test or on the validation set."""
-    return MEASURES[name](server, server.validation if on == "validation" else tester)
-
-
-__all__ = ["MEASURES", "measure", "standalone"]
+__all__ = ["MEASURES", "Measure", "measure"]

@@ -7,9 +7,8 @@ can measure it on its validation set.
 from torch import Tensor
 
 from cofair.engine.scoring import Scorer
-from cofair.methods import Server
 
 
-def standalone(server: Server, scorer: Scorer) -> Tensor:
-    """Score the models that the clients train alone."""
-    return scorer.score(server.alone()).metric
+def standalone(scorer: Scorer, alone: Tensor) -> Tensor:
+    """Score the models (N, D) that the clients train alone."""
+    return scorer.score(alone).metric

@@ -1,0 +1,162 @@
+"""Cosine gradient Shapley value of CGSV (Xu et al., NeurIPS 2021): what an update has in common with everybody's.
+
+    (1) u_i = Γ Δ_i / ‖Δ_i‖,   u_N = Σ_i r_i u_i
+    (2) φ_i = (1/N!) Σ_orders [ v(S ∪ {i}) - v(S) ],   v(S) = cos(u_S, u_N),   u_S = Σ_{j in S} r_j u_j,   v(∅) = 0
+    (3) ψ_i = cos(u_i, u_N)
+
+Every cosine follows from inner products of updates, so the exact value needs one pass over the D parameters, for the
+N × N Gram matrix; its 2^N coalitions cost nothing of size D. Γ cancels. Who brought nothing (an absent client, an
+update of zeros) gets 0; where u_S or u_N vanishes, because updates cancel, its cosine is 0.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from cofair.contributions import shapley
+from cofair.contributions.checks import check_finite, check_weights
+from cofair.contributions.shapley import Utility
+
+_FLOOR = 1e-7  # added to norms, as the authors' code does
+_COLUMNS = 2**14  # parameters whose products are summed in the updates' own type, before float64 takes over
+_ROUNDING = 16.0  # units in the last place below which the square of a sum counts as zero
+
+
+def normalised(updates: Tensor, gamma: float = 1.0) -> Tensor:
+    """Return u_i = Γ Δ_i / ‖Δ_i‖ (N, D); an update of zeros stays zero."""
+    norms: Tensor = torch.linalg.vector_norm(updates, dim=1, keepdim=True)
+    return updates * (gamma / (norms + _FLOOR))
+
+
+def gram(updates: Tensor) -> Tensor:
+    """Return the inner products (N, N) of updates (N, D) in float64, summed over chunks of parameters."""
+    products = torch.zeros(len(updates), len(updates), dtype=torch.float64, device=updates.device)
+    for chunk in torch.split(updates, _COLUMNS, dim=1):
+        products += chunk @ chunk.T
+    return products
+
+
+def exact(updates: Tensor, weights: Tensor, present: Tensor | None = None) -> Tensor:
+    """Return φ (Eq. 2) of updates (N, D) with weights r (N,), over all coalitions of those who brought something."""
+    inner, players = inner_products(updates, weights, present)
+    return _placed(shapley.from_values(coalition_cosines(inner, _tolerance(updates))), players)
+
+
+def approximate(updates: Tensor, weights: Tensor, present: Tensor | None = None) -> Tensor:
+    """Return ψ (Eq. 3) in time linear in N: the Gram matrix is not needed.
+
+    Unlike φ_i it does not ask for r_i: a client without weight in u_N has its cosine all the same.
+    """
+    players = _present(updates, weights, present)
+    rows = updates if bool(players.all()) else updates[players]
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    check_finite(norms, players)
+    scales = weights.to(norms)[players] / (norms + _FLOOR)
+    aggregate = scales @ rows  # u_N for Γ = 1
+    length = torch.linalg.vector_norm(aggregate)
+    if length.square() <= _tolerance(updates) * (scales * norms).square().sum():
+        return torch.zeros(len(updates), dtype=torch.float64, device=updates.device)
+    cosines = (rows @ aggregate).double() / (norms.double() * length.double())
+    return _placed(torch.where(norms > 0, cosines, 0).clamp(-1, 1), players)
+
+
+def sampled(
+    updates: Tensor, weights: Tensor, generator: torch.Generator, permutations: int = 150, present: Tensor | None = None
+) -> Tensor:
+    """Return φ (Eq. 2) averaged over random orders; 150 of them are the paper's ε = δ = 0.1 (Figure 1)."""
+    inner, players = inner_products(updates, weights, present)
+    drawn = shapley.orders(len(inner), permutations, generator)
+    return _placed(shapley.sampled(cosine_utility(inner, _tolerance(updates)), drawn), players)
+
+
+def inner_products(updates: Tensor, weights: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return ⟨r_i u_i, r_j u_j⟩ for Γ = 1 among those who brought something, on the CPU, and who they are (N,)."""
+    players = _present(updates, weights, present)
+    products = gram(updates if bool(players.all()) else updates[players])
+    check_finite(products.diagonal(), players)
+    norms = products.diagonal().sqrt()
+    scales = weights.to(norms)[players] / (norms + _FLOOR)
+    inner = products * scales[:, None] * scales
+    brought = inner.diagonal() > 0
+    players = players.clone()
+    players[players.clone()] = brought
+    return inner[brought][:, brought].cpu(), players
+
+
+def coalition_cosines(inner: Tensor, tolerance: float) -> Tensor:
+    """Return v(S) = cos(u_S, u_N) of all coalitions (2^N,) by bitmask, from the inner products of r_i u_i."""
+    lengths = coalition_squares(inner)
+    zero = lengths <= tolerance * shapley.subset_sums(inner.diagonal())
+    if bool(zero[-1]):
+        return torch.zeros_like(lengths)
+    dots = shapley.subset_sums(inner.sum(1))  # ⟨u_S, u_N⟩ = Σ_{i in S} Σ_j ⟨r_i u_i, r_j u_j⟩
+    return dots.div_(lengths.mul_(lengths[-1].clone()).sqrt_()).masked_fill_(zero, 0).clamp_(-1, 1)
+
+
+def coalition_squares(inner: Tensor) -> Tensor:
+    """Return ‖u_S‖² of all coalitions (2^N,): ‖u_S + u_k‖² = ‖u_S‖² + ‖u_k‖² + 2 Σ_{j in S} ⟨u_j, u_k⟩."""
+    shapley.check_players(len(inner))
+    squares = inner.new_zeros(1)
+    for k in range(len(inner)):
+        crossed = shapley.subset_sums(2 * inner[k, :k])
+        squares = torch.cat([squares, crossed.add_(squares).add_(inner[k, k])])
+    return squares
+
+
+def cosine_utility(inner: Tensor, tolerance: float) -> Utility:
+    """Return the utility v(S) = cos(u_S, u_N) of coalitions (C, N)."""
+    total = math.sqrt(max(float(inner.sum()), 0.0))
+    diagonal = inner.diagonal()
+    vanishes = total**2 <= tolerance * float(diagonal.sum())
+
+    def utility(coalitions: Tensor) -> Tensor:
+        if vanishes:
+            return torch.zeros(len(coalitions), dtype=inner.dtype)
+        parts = []
+        for members in torch.split(coalitions, _COLUMNS):
+            chosen = members.to(inner)
+            lengths = ((chosen @ inner) * chosen).sum(1)
+            cosines = chosen @ inner.sum(1) / (lengths.clamp(min=0).sqrt() * total)
+            parts.append(torch.where(lengths <= tolerance * (chosen @ diagonal), 0, cosines).clamp(-1, 1))
+        return torch.cat(parts)
+
+    return utility
+
+
+def error_bound(updates: Tensor, weights: Tensor, present: Tensor | None = None) -> tuple[Tensor, float]:
+    """Return the factors L_i (N,) and I Γ² of a bound in the form of Theorem 1: |φ_i - L_i ψ_i| ≤ L_i ≤ I Γ².
+
+    Splitting ⟨u_{S+i}, u_N⟩ = ⟨u_S, u_N⟩ + r_i ⟨u_i, u_N⟩ in Eq. 2 gives φ_i = L_i ψ_i + R_i, over all orders, with
+    L_i = E[ r_i Γ / ‖u_{S+i}‖ ] and R_i = E[ v(S) (‖u_S‖ - ‖u_{S+i}‖) / ‖u_{S+i}‖ ]. As |v| ≤ 1 and the norms differ by
+    at most r_i Γ, |R_i| ≤ L_i (infinite where the updates of a coalition cancel). Assume further that Σ r = 1 and
+    ⟨u_j, u_N⟩ ≥ 1/I > 0 for all j: then ‖u_{S+i}‖ ≥ ⟨u_{S+i}, u_N⟩ / ‖u_N‖ ≥ r_i / (I Γ), so L_i ≤ I Γ² (infinite
+    here where the assumption fails). A factor common to all is lost when CGSV divides reputations by their sum.
+    """
+    inner, players = inner_products(updates, weights, present)
+    squares = coalition_squares(inner)
+    cancels = squares <= _tolerance(updates) * shapley.subset_sums(inner.diagonal())
+    inverse = squares.rsqrt().masked_fill_(cancels, math.inf)
+    inverse[0] = 0  # nobody arrives in the empty coalition
+    shares = inner.diagonal().sqrt()  # r_i Γ for Γ = 1
+    factors = shares * shapley.mean_with(inverse)
+    nearest = float((inner.sum(1) / shares / shares.sum()).min()) if len(inner) else 0.0  # min_j ⟨u_j, u_N⟩, Σ r = 1
+    return _placed(factors, players), 1 / nearest if nearest > 0 else math.inf
+
+
+def _present(updates: Tensor, weights: Tensor, present: Tensor | None) -> Tensor:
+    check_weights(updates, weights, present)
+    if present is None:
+        return torch.ones(len(updates), dtype=torch.bool, device=updates.device)
+    return present.to(updates.device)
+
+
+def _placed(values: Tensor, players: Tensor) -> Tensor:
+    """Return values of players (n,) at their places among all clients (N,), zero for the others."""
+    placed = torch.zeros(len(players), dtype=torch.float64, device=players.device)
+    placed[players] = values.to(placed)
+    return placed
+
+
+def _tolerance(updates: Tensor) -> float:
+    return _ROUNDING * torch.finfo(updates.dtype).eps
