@@ -68,9 +68,15 @@ class TrainingSettings:
 class ContributionSettings:
     """How it is measured what a client brings."""
 
-    measure: Literal["standalone"] = setting("standalone", "what counts as a contribution: the model trained alone")
-    on: Literal["test", "validation"] = setting("test", "samples that measure it: test (as the papers), or validation")
+    measure: Literal[
+        "standalone", "cosine", "cosine-exact", "cosine-sampled", "index", "leave-one-out", "size", "diversity",
+        "entropy", "divergence",
+    ] = setting("standalone", "what counts as a contribution: docs/contributions.md says what each is")  # fmt: skip
+    on: Literal["test", "validation"] = setting(
+        "test", "samples that measure models trained alone: test (as the papers), or validation"
+    )
     epochs: int = setting(30, "epochs that a client trains alone", minimum=1)
+    permutations: int = setting(150, "random orders of clients that sampled Shapley values average over", minimum=1)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ def prepare(
     tester = Scorer(problem, problem.federation.test)
     server = Server(problem, initial, work, experiment.training.rounds, evaluates, train_alone)
     if contributions is None:
-        contributions = measure(experiment.contribution.measure, experiment.contribution.on, server, tester)
+        wanted = experiment.contribution
+        contributions = measure(wanted.measure, wanted.on, server, tester, wanted.permutations)
     server.contributions = _checked(contributions, len(federation)).to(device=device, dtype=torch.float64)
     return Prepared(experiment, problem, engine, tester, server)
 
