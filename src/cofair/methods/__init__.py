@@ -1,6 +1,22 @@
 """The methods: one paper a file, all of them the same few functions over one loop."""
 
-from cofair.methods import cgsv, fedave, fedavg, fedrac, fedsac, standalone  # noqa: F401, importing registers them
+from cofair.methods import (  # noqa: F401, importing registers them
+    cffl,
+    cgsv,
+    dw,
+    eci,
+    fedave,
+    fedavg,
+    fedfv,
+    fedrac,
+    fedsac,
+    iafl,
+    qffl,
+    rffl,
+    rr,
+    standalone,
+    windows,
+)
 from cofair.methods.method import Method, Server
 from cofair.methods.registry import METHODS, get, load_file, load_installed, make, names, register
 

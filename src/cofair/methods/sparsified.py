@@ -10,6 +10,7 @@ from torch import Tensor
 from cofair.engine.exchange import Delivered, Rewards, Uploads
 from cofair.methods.aggregation import unit_norm
 from cofair.methods.method import Method, Server
+from cofair.methods.reputation import normalised
 from cofair.methods.sparsify import largest_entries
 from cofair.settings import setting
 
@@ -49,13 +50,16 @@ class SparsifiedMethod(Method[OwnModels]):
 
         The local update itself is dropped: a model is the initial one plus all rewards.
         """
-        updates = unit_norm(uploads.updates, self.gamma)  # u_i = Γ Δ_i / ‖Δ_i‖
-        weights = self.weights(server, state, uploads, t)
-        aggregate = weights @ updates  # u_N
+        updates, aggregate = self.aggregated(server, state, uploads, t)
         reputation, shares = self.judge(server, state, uploads, updates, aggregate, t)
         reward = self.sparsified(server, aggregate, shares)
         download = (reward != 0).to(state.download).mean(1)
         return replace(state, models=state.models + reward, reputation=reputation, download=download)
+
+    def aggregated(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> tuple[Tensor, Tensor]:
+        """Return the scaled updates (N, D) and what they make together (D,)."""
+        updates = unit_norm(uploads.updates, self.gamma)  # u_i = Γ Δ_i / ‖Δ_i‖
+        return updates, self.weights(server, state, uploads, t) @ updates  # u_N
 
     def sparsified(self, server: Server, aggregate: Tensor, shares: Tensor) -> Tensor:
         """Return each client's part (N, D) of the aggregate."""
@@ -90,6 +94,4 @@ def by_size(uploads: Uploads) -> Tensor:
 
 def from_contributions(server: Server, like: Tensor) -> Tensor:
     """Return the true contributions as reputations that sum to 1; equal ones where none is above zero."""
-    given = server.contributions.to(like).clamp(min=0)
-    total = given.sum()
-    return given / total if total > 0 else torch.full_like(given, 1 / len(given))
+    return normalised(server.contributions.to(like).clamp(min=0))

@@ -1,0 +1,33 @@
+"""From scores to reputations and shares, and who is still reputable: rules that several methods have in common."""
+
+import torch
+from torch import Tensor
+
+
+def normalised(scores: Tensor, members: Tensor | None = None) -> Tensor:
+    """Return scores (N,) divided by their sum, zero for who is no member (N,).
+
+    Equal parts where the sum is not above zero, or where scores of both signs all but cancel out.
+    """
+    inside = torch.ones_like(scores) if members is None else members.to(scores)
+    scores = scores * inside
+    total = scores.sum()
+    if bool(total > 1e-6 * scores.abs().sum()):
+        return scores / total
+    return inside / inside.sum().clamp(min=1)
+
+
+def of_the_best(scores: Tensor) -> Tensor:
+    """Return scores (N,) as parts of the largest, from 0 to 1; all 1 where none is above zero."""
+    best = scores.max()
+    return (scores / best).clamp(min=0) if bool(best > 0) else torch.ones_like(scores)
+
+
+def remaining(reputation: Tensor, members: Tensor, judged: Tensor, coefficient: float) -> Tensor:
+    """Return who stays in R (N,): members of at least coefficient / |R|, and who was not judged this time.
+
+    All members stay where nobody would be left (CFFL, RFFL).
+    """
+    least = coefficient / max(int(members.sum()), 1)
+    stay = members & ((reputation >= least) | ~judged)
+    return stay if bool(stay.any()) else members
