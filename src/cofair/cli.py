@@ -80,6 +80,8 @@ def compare(
         "training.rounds": rounds, "run.device": device, "run.joint": True if rule == "joint" else None,
     }  # fmt: skip
     chosen = _experiment(experiment, options, change)
+    if rule != "last" and not any(text.startswith("run.evaluate_every") for text in change or ()):
+        chosen = chosen.with_run(evaluate_every=1)  # these rules choose among rounds: test all of them
     with run_progress(chosen.training.rounds, len(names) * seeds) as listener:
         comparison = run_comparison(chosen, names, seeds, out, overwrite=overwrite, listener=listener)
     tables.comparison(comparison, chosen, rule, as_json=as_json)

@@ -1,6 +1,7 @@
 """Settings as frozen dataclasses that are read strictly: a wrong key, type or range is one sentence."""
 
 import dataclasses
+import numbers
 import types
 import typing
 from collections.abc import Mapping
@@ -125,10 +126,11 @@ def _convert(value: Any, hint: Any) -> tuple[bool, Any]:
         converted = [_convert(item, inner) for item in value]
         return all(ok for ok, _ in converted), tuple(item for _, item in converted)
     if hint is float:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
         return number, float(value) if number else None
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool), value
+        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        return whole, int(value) if whole else None
     return isinstance(value, hint), value
 
 

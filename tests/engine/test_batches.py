@@ -3,7 +3,7 @@ from itertools import chain
 import pytest
 import torch
 
-from cofair.engine.batches import ClientTable, longest_first, schedule, steps_per_client
+from cofair.engine.batches import ClientTable, longest_first, orders, schedule, steps_per_client
 from cofair.engine.work import Work
 from cofair.errors import UsageError
 from cofair.randomness import client_keys
@@ -108,3 +108,17 @@ def test_work_in_both_steps_and_epochs_is_refused():
         Work(steps=1, epochs=1)
     with pytest.raises(UsageError, match="counted in epochs"):
         Work(steps=1, epochs=None, decay_every="epoch")
+
+
+def test_more_training_in_a_round_starts_at_the_learning_rate_of_the_round():
+    work = Work(steps=None, epochs=1, batch_size=4, lr=0.8, decay=0.5, decay_every="epoch")
+    rates = [float(step.lr) for step in schedule(table([4]), work.times(3, "personalise"), 2, torch.float64)]
+    assert rates == [0.4, 0.2, 0.1]
+
+
+def test_one_large_client_does_not_make_everybodys_order_as_long(monkeypatch):
+    made = []
+    monkeypatch.setattr("cofair.engine.batches.orders", lambda *given: made.append(orders(*given)) or made[-1])
+    sizes = [100_000] + [10] * 99
+    list(schedule(table(sizes), Work(steps=2, batch_size=8), 1, torch.float32))
+    assert sum(part.numel() for part in made) < 3_000

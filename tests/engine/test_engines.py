@@ -15,7 +15,7 @@ from cofair.engine.loop import LoopEngine
 from cofair.engine.losses import loss as resolve_loss
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
-from cofair.errors import RunError
+from cofair.errors import RunError, UsageError
 from cofair.federation.federation import Federation
 from cofair.models import build
 from tests.conftest import small_federation, small_stack
@@ -223,14 +223,28 @@ def test_auto_takes_stacks_as_a_batch_and_leaves_convolutions_to_the_loop_on_a_c
 def test_only_plain_stacks_take_the_hand_written_backward(make_problem):
     shared = nn.Linear(6, 6)
 
+    class Tripled(nn.Linear):
+        def forward(self, x):
+            return 3 * super().forward(x)
+
+    hooked = small_stack()
+    hooked[1].register_forward_hook(lambda module, args, output: 3 * output)
+
     class Doubled(nn.Sequential):
         def forward(self, x):
             return 2 * super().forward(x)
 
-    plain = [small_stack(), build("mlp", (6,), 3, hidden=(4,)), nn.Sequential(nn.Sequential(nn.Linear(6, 3)))]
+    plain = [
+        small_stack(),
+        nn.Linear(6, 3),
+        build("mlp", (6,), 3, hidden=(4,)),
+        nn.Sequential(nn.Sequential(nn.Linear(6, 3))),
+    ]
     others = [
         nn.Sequential(shared, nn.ReLU(), shared, nn.Linear(6, 3)),
         Doubled(nn.Linear(6, 3)),
+        nn.Sequential(Tripled(6, 3)),
+        hooked,
         nn.Sequential(nn.Linear(6, 3), nn.Tanh()),
         nn.Sequential(nn.Linear(6, 4), nn.LeakyReLU(), nn.Linear(4, 3)),
     ]
@@ -297,3 +311,51 @@ def test_a_mask_drawn_for_every_step_is_the_same_in_both_engines_and_covers_its_
         assert float(loop.updates[0][outside[1]].abs().max()) == 0  # never more than it holds
     if name == "mlp":
         assert float(loop.updates[0][outside[0]].abs().max()) > 0  # and not always the smallest
+
+
+class TwoDropouts(nn.Module):
+    """One dropout used twice, which also stands under a second name."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head, self.dropout = nn.Linear(6, 8), nn.Linear(8, 3), nn.Dropout(0.5)
+        self.alias = self.dropout
+
+    def forward(self, x):
+        return self.head(self.alias(self.dropout(self.dropout(self.layer(x)))))
+
+
+def test_a_dropout_used_twice_drops_other_units_each_time_and_the_same_in_both_engines(make_problem):
+    problem = make_problem(TwoDropouts())
+    work = Work(steps=3, epochs=None, batch_size=8, lr=0.1)
+    for loop, vectorised in train_both(problem, Rewards(start_of(problem), work)):
+        assert float((loop.updates - vectorised.updates).abs().max()) < 1e-9
+    module = VectorisedEngine(problem).forward.training
+    ones = torch.ones(4, 8, dtype=torch.float64)
+    assert not torch.equal(module.dropout(ones), module.dropout(ones))
+
+
+@pytest.mark.parametrize("kind", [LoopEngine, VectorisedEngine])
+def test_a_module_that_draws_for_itself_gives_the_same_result_twice(make_problem, kind):
+    class Drawing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.layer(F.dropout(x, 0.5, self.training))
+
+    problem = make_problem(Drawing())
+    rewards = Rewards(start_of(problem), Work(steps=3, epochs=None, batch_size=8, lr=0.1))
+    first, again = (kind(problem).train(rewards, ClientStates(), 1)[0].updates for _ in range(2))
+    other = kind(problem).train(rewards, ClientStates(), 2)[0].updates
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("kind", [LoopEngine, VectorisedEngine])
+def test_submodels_of_a_model_without_neurons_are_refused(make_problem, kind):
+    problem = make_problem(nn.Linear(6, 3))
+    masks = torch.ones(4, 5, dtype=torch.bool)
+    with pytest.raises(UsageError, match="no neurons"):
+        kind(problem).train(Rewards(start_of(problem), Work(steps=1), masks), ClientStates(), 1)

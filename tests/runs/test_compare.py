@@ -46,9 +46,18 @@ def test_methods_meet_the_same_federation_and_contributions(tmp_path):
 def test_a_folder_with_results_is_refused_before_anything_is_trained(tmp_path):
     compare(SMALL, ["standalone"], 1, tmp_path)
     heard = []
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="holds results already"):
         compare(SMALL, ["standalone"], 1, tmp_path, listener=lambda *what: heard.append(what))
     assert not heard
+
+
+def test_earlier_tables_are_not_replaced_unless_asked(tmp_path):
+    compare(SMALL, ["standalone"], 1, tmp_path)
+    before = (tmp_path / "summary.csv").read_text()
+    with pytest.raises(UsageError, match="holds results already"):
+        compare(SMALL, ["fedavg"], 1, tmp_path)
+    assert (tmp_path / "summary.csv").read_text() == before
+    assert not (tmp_path / "fedavg-seed0").exists()
 
 
 def test_nothing_to_compare_is_a_sentence():

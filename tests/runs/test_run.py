@@ -13,7 +13,7 @@ from cofair.methods.fedavg import FedAvg
 from cofair.models import build
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import RunFolder, write_whole
-from cofair.runs.history import read_history
+from cofair.runs.history import Record, read_history
 from cofair.runs.run import run_experiment
 
 SMALL = {
@@ -69,10 +69,12 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another(federation
     assert first.accuracies != other.accuracies
 
 
-def test_a_modules_own_weights_are_the_start_and_stay_untouched(federation):
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_modules_own_weights_are_the_start_and_stay_untouched(federation, precision):
     module = mlp()
     before = [parameter.clone() for parameter in module.parameters()]
-    cofair.run(module, federation, rounds=2, steps=1, contribution={"epochs": 1})
+    execution = {"precision": precision}
+    cofair.run(module, federation, rounds=2, steps=1, contribution={"epochs": 1}, execution=execution)
     assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
 
 
@@ -135,9 +137,36 @@ def test_the_joint_rule_needs_scores_on_the_validation_set(federation):
     assert run(federation, execution={"joint": True}).cell("joint").rounds
 
 
+def test_a_client_that_diverges_alone_is_named(federation):
+    with pytest.raises(RunError, match="Client '0' diverged when it trained alone"):
+        run(federation, lr=1e20)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_looking_more_often_does_not_change_what_is_learned(federation, optimiser):
+    often, seldom = (
+        run(federation, optimiser=optimiser, lr=0.01, rounds=24, execution={"evaluate_every": every})
+        for every in (1, 50)
+    )
+    assert often.accuracies == seldom.accuracies
+
+
 def test_divergence_is_told_in_a_sentence(federation):
     with pytest.raises(RunError, match=r"diverged by round \d+.*lower training.lr"):
         run(federation, lr=1e20, clip=None, contributions=[1, 2, 3, 4])
+
+
+class Counting(nn.Module):
+    """A module that counts what it sees, as running statistics do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.seen += len(x)
+        return x
 
 
 class WrongInput(nn.Module):
@@ -162,6 +191,16 @@ class WrongInput(nn.Module):
         ({"metric": "f1"}, "Unknown metric 'f1'"),
         ({"method": "nothing"}, "Unknown method"),
         ({"learning_rate": 3}, "Unknown setting 'training.learning_rate'"),
+        ({"model": "mlp"}, "must be an nn.Module or a function"),
+        ({"model": nn.Linear}, "must take no arguments"),
+        ({"model": lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(10))}, "lazy layers"),
+        ({"model": lambda: nn.Sequential(Counting(), nn.Flatten(), nn.Linear(64, 10))}, "changes its buffer '0.seen'"),
+        ({"method": FedAvg}, "a method object such as"),
+        ({"method": FedAvg(), "method_settings": {"carry_over": True}}, "a method object such as"),
+        ({"contributions": ["a"] * 4}, "contributions must be numbers"),
+        ({"metric": lambda outputs, targets: 1 / 0}, "The metric failed on the model's outputs: division by zero"),
+        ({"metric": lambda outputs, targets: math.nan}, "The metric is NaN"),
+        ({"loss": 3}, "loss must be a name or a callable"),
     ],
 )
 def test_a_misfit_is_told_before_anything_is_trained(federation, changes, sentence):
@@ -189,13 +228,37 @@ def test_a_run_folder_holds_the_resolved_experiment_the_history_and_the_summary(
     ]  # fmt: skip
 
 
+def test_a_run_folder_says_what_did_not_come_from_its_file(tmp_path, federation):
+    run(federation, out=tmp_path / "run", metric="balanced_accuracy")
+    text = (tmp_path / "run" / "experiment.toml").read_text()
+    assert text.startswith("# given in Python, not by this file: federation, model")
+    assert "[federation]" not in text
+    assert "[model]" not in text
+    assert 'metric = "balanced_accuracy"' in text
+
+
+def test_a_torch_loss_with_weights_goes_where_the_model_goes(federation):
+    weighted = nn.CrossEntropyLoss(weight=torch.ones(10))
+    plain, same = run(federation), run(federation, loss=weighted)
+    assert plain.accuracies == pytest.approx(same.accuracies, abs=0.02)
+    assert weighted.reduction == "mean"  # the caller's own is not changed
+    run(federation, loss=weighted, execution={"precision": "float64"})
+
+
+def test_squared_error_takes_classes_as_vectors(federation):
+    assert min(run(federation, loss="squared_error", lr=0.05, steps=10).accuracies) > 0.5
+
+
 def test_an_earlier_run_is_not_overwritten_unless_asked(tmp_path):
     folder = RunFolder(tmp_path)
     folder.begin("[run]\n", {})
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="holds results already"):
         RunFolder(tmp_path)
-    RunFolder(tmp_path, overwrite=True)
-    assert not list(tmp_path.iterdir())
+    folder.record(Record(1, None, [0.5], None, None, [1.0], 0.1, True))
+    again = RunFolder(tmp_path, overwrite=True)
+    assert (tmp_path / "history.jsonl").exists()  # nothing is cleared before the new run really begins
+    again.begin("[run]\n", {})
+    assert not (tmp_path / "history.jsonl").exists()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match="is a file"):
         RunFolder(tmp_path / "file")
@@ -242,4 +305,4 @@ def test_a_real_full_disk_stops_the_history_with_a_sentence(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_a_sentence():
     with pytest.raises(RunError, match="Cannot write to"):
-        RunFolder(Path("/proc/cofair-run"))
+        RunFolder(Path("/proc/cofair-run")).begin("", {})

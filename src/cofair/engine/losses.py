@@ -31,15 +31,18 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "squared_error": squared_error}
 
 
-def loss(choice: str | Loss) -> Loss:
-    """Resolve a loss: a name, a torch loss module (its reduction is set to none), or any callable."""
+def loss(choice: str | Loss, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Loss:
+    """Resolve a loss: a name, a torch loss module (a copy, moved, its reduction set to none), or any callable."""
     if isinstance(choice, str):
         if choice not in LOSSES:
             raise UsageError(f"Unknown loss {choice!r}: {nearest(choice, LOSSES)}")
         return LOSSES[choice]
-    if isinstance(choice, nn.Module) and hasattr(choice, "reduction"):
-        choice = copy.deepcopy(choice)
-        choice.reduction = "none"  # type: ignore[assignment]
+    if isinstance(choice, nn.Module):
+        choice = copy.deepcopy(choice).to(device=device, dtype=dtype)
+        if hasattr(choice, "reduction"):
+            choice.reduction = "none"  # type: ignore[assignment]
+    if not callable(choice):
+        raise UsageError(f"loss must be a name or a callable, but is {choice!r}.")
     return choice
 
 

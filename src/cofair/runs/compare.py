@@ -11,7 +11,7 @@ from cofair import methods
 from cofair.engine import choose
 from cofair.errors import UsageError
 from cofair.runs.experiment import Experiment
-from cofair.runs.folder import RunFolder, write_whole
+from cofair.runs.folder import RunFolder, refuse_earlier, write_whole
 from cofair.runs.prepare import prepare
 from cofair.runs.result import Outcome
 from cofair.runs.run import Listener, carry_out
@@ -47,6 +47,7 @@ class Comparison:
                 defined = [scale * value for value in values if value is not None]
                 row[name] = float(np.mean(defined)) if defined else None
                 row[f"{name}_std"] = float(np.std(defined, ddof=1)) if len(defined) > 1 else None
+            row["tested_rounds"] = max(len(outcome.history) for outcome in own)
             row["fairness_defined"] = sum(cell.fairness is not None for cell in read)
             low_high = own[0].fairness_interval if len(own) == 1 and rule == "last" else None
             row["fairness_low"], row["fairness_high"] = low_high or (None, None)
@@ -79,6 +80,8 @@ def compare(
     chosen = [
         experiment.method if name == experiment.method.name else methods.make(name, {}) for name in dict.fromkeys(names)
     ]
+    if out is not None:
+        refuse_earlier(out, ("summary.csv", "clients.csv"), overwrite)
     first = experiment.run.seed
     folders = {
         (method.name, seed): RunFolder(out / f"{method.name}-seed{seed}", overwrite=overwrite)

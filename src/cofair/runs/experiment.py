@@ -1,7 +1,7 @@
 """An experiment: one short TOML file, read strictly, every setting with a default."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -146,10 +146,14 @@ class Experiment:
         tables["method"] = {"name": self.method.name, **values(self.method)}
         return {name: {key: _plain(value) for key, value in table.items()} for name, table in tables.items()}
 
-    def to_toml(self) -> str:
-        """Return the resolved experiment as a TOML file."""
+    def to_toml(self, given: Collection[str] = ()) -> str:
+        """Return the resolved experiment as a TOML file; what was `given` in Python cannot be written and is named."""
         lines: list[str] = []
+        if given:
+            lines += [f"# given in Python, not by this file: {', '.join(sorted(given))}", ""]
         for name, table in self.to_dict().items():
+            if name in given:
+                continue
             lines.append(f"[{name}]")
             lines += [f"{key} = {_toml(value)}" for key, value in table.items()]
             lines.append("")

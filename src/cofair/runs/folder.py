@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,20 +30,16 @@ class RunFolder:
     """Writes one run; nothing is ever half-written except the last line of the history."""
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
-        """Take an empty or new folder, or one with an earlier run if that may be overwritten."""
+        """Take an empty or new folder, or one with an earlier run if that may be overwritten. Touches nothing yet."""
         self.path = path
-        with told(path):
-            if path.exists() and not path.is_dir():
-                raise UsageError(f"{path} is a file: name a folder for the run.")
-            path.mkdir(parents=True, exist_ok=True)
-            earlier = [name for name in FILES if (path / name).exists()]
-            if earlier and not overwrite:
-                raise UsageError(f"{path} holds a run already: name another folder, or allow it with --overwrite.")
-            for name in earlier:
-                (path / name).unlink()
+        refuse_earlier(path, FILES, overwrite)
 
     def begin(self, experiment_toml: str, facts: dict[str, Any]) -> None:
-        """Write what is known before the first round."""
+        """Make the folder, clear an earlier run, and write what is known before the first round."""
+        with told(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            for name in FILES:
+                (self.path / name).unlink(missing_ok=True)
         self._write("experiment.toml", experiment_toml)
         self._write("run.json", json.dumps(facts, indent=1) + "\n")
 
@@ -58,6 +54,18 @@ class RunFolder:
 
     def _write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text)
+
+
+def refuse_earlier(path: Path, files: Sequence[str], overwrite: bool) -> None:
+    """Refuse a path that is no folder, holds earlier results that may not be overwritten, or cannot be written to."""
+    with told(path):
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} is a file: name a folder for the results.")
+        if not overwrite and any((path / name).exists() for name in files):
+            raise UsageError(f"{path} holds results already: name another folder, or allow it (overwrite).")
+        nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "permission denied")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 """From an experiment to everything a run needs: data and model on a device, an engine, a server."""
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,9 +13,9 @@ from cofair.contributions import measure
 from cofair.engine import choose, losses
 from cofair.engine.exchange import ClientStates, Rewards
 from cofair.engine.layout import Layout
-from cofair.engine.problem import Engine, Problem
+from cofair.engine.problem import Engine, Problem, first_line
 from cofair.engine.scoring import Scorer
-from cofair.errors import UsageError
+from cofair.errors import CofairError, RunError, UsageError
 from cofair.federation import datasets
 from cofair.federation.build import federate
 from cofair.federation.federation import Federation
@@ -35,6 +36,7 @@ class Prepared:
     engine: Engine
     tester: Scorer
     server: Server
+    given: frozenset[str]  # what did not come from the experiment's settings
 
 
 def prepare(
@@ -47,6 +49,8 @@ def prepare(
     A federation, a model, a loss or a metric given here takes the place of the named one.
     """
     run = experiment.run
+    parts = {"federation": federation, "model": model, "loss": loss, "metric": metric, "contributions": contributions}
+    given = frozenset(name for name, part in parts.items() if part is not None)
     dtype, device = choose.dtype(run.precision), choose.device(run.device)
     dataset = None
     if federation is None:
@@ -57,11 +61,12 @@ def prepare(
             validation=own.validation, seed=run.seed,
         )  # fmt: skip
     module = _module(experiment, federation, model, None if dataset is None else dataset.vocabulary_size or None)
-    module = module.to(device=device, dtype=dtype)
+    module = copy.deepcopy(module).to(device=device, dtype=dtype)  # the caller's own stays as it is
     layout = Layout(module)
     problem = Problem(
         layout, NeuronMap.of(layout.prototype, layout), federation.to(device, dtype), run.seed,
-        losses.loss(loss or run.loss), metrics.metric(metric or run.metric),
+        losses.loss(run.loss if loss is None else loss, device, dtype),
+        _told(metrics.metric(run.metric if metric is None else metric)),
     )  # fmt: skip
     problem.try_model(layout.prototype)
     for method in [experiment.method] if methods is None else methods:
@@ -73,7 +78,14 @@ def prepare(
     def train_alone() -> Tensor:
         alone = replace(work, steps=None, epochs=experiment.contribution.epochs, phase="alone")
         uploads, _ = engine.train(Rewards(initial, alone), ClientStates(), 1)
-        return uploads.updates.add_(initial)
+        models = uploads.updates.add_(initial)
+        diverged = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
+        if diverged:
+            raise RunError(
+                f"Client {problem.federation.names[diverged[0]]!r} diverged when it trained alone, so what it brings "
+                "cannot be measured: lower training.lr or set training.clip."
+            )
+        return models
 
     def evaluates(t: int) -> bool:
         return t % run.evaluate_every == 0 or t > experiment.training.rounds - LAST_ROUNDS
@@ -84,17 +96,22 @@ def prepare(
         wanted = experiment.contribution
         contributions = measure(wanted.measure, wanted.on, server, tester, wanted.permutations)
     server.contributions = _checked(contributions, len(federation)).to(device=device, dtype=torch.float64)
-    return Prepared(experiment, problem, engine, tester, server)
+    return Prepared(experiment, problem, engine, tester, server, given)
 
 
 def _module(experiment: Experiment, federation: Federation, model: Model | None, vocabulary: int | None) -> nn.Module:
     """Return the model to start from; its random initialisation is addressed by the seed."""
     if isinstance(model, nn.Module):
         return model
+    if model is not None and not callable(model):
+        raise UsageError(f"model must be an nn.Module or a function that makes one, but is {model!r}.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(randomness.address(experiment.run.seed, "model") & 0x7FFF_FFFF)
         if model is not None:
-            made = model()
+            try:
+                made = model()
+            except TypeError as error:
+                raise UsageError(f"The model factory must take no arguments: {error}") from error
             if not isinstance(made, nn.Module):
                 raise UsageError(f"The model factory must return an nn.Module, but returned {type(made).__name__}.")
             return made
@@ -124,6 +141,23 @@ def _check_needs(experiment: Experiment, method: Method[Any], federation: Federa
         wanting = "run.joint = true"
     if wanting:
         raise UsageError(f"{wanting} needs a validation set at the server, and the federation has none.")
+
+
+def _told(metric: metrics.Metric) -> metrics.Metric:
+    """Return a metric whose failures are sentences."""
+
+    def told(outputs: Tensor, targets: Tensor) -> Tensor:
+        try:
+            values = metric(outputs, targets)
+        except CofairError:
+            raise
+        except Exception as error:  # a user's metric may raise anything
+            raise UsageError(f"The metric failed on the model's outputs: {first_line(error)}") from error
+        if bool(values.isnan().any()) and bool(torch.isfinite(outputs).all()):
+            raise UsageError("The metric is NaN although the model's outputs are finite: it must be a number.")
+        return values
+
+    return told
 
 
 def _checked(contributions: Tensor, clients: int) -> Tensor:

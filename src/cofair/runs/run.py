@@ -39,25 +39,41 @@ def run(
     run folder; `listener` hears of every tested round.
     """
     if not isinstance(federation, Federation):
+        example = "cofair.Federation(clients=[(x, y), ...], test=(x, y))"
         raise UsageError(
-            "federation must be a cofair.Federation: cofair.Federation(clients=[(x, y), ...], test=(x, y))."
+            f"federation must be a cofair.Federation, such as {example}, but is {type(federation).__name__}."
         )
     tables: dict[str, Any] = {
         "training": {"rounds": rounds, **training},
         "contribution": dict(contribution or {}),
         "run": {"seed": seed, **(execution or {})},
     }
+    named = {"loss": loss, "metric": metric}
+    for name, choice in named.items():
+        if isinstance(choice, str):
+            tables["run"][name] = choice
     if isinstance(method, str):
         tables["method"] = {"name": method, **(method_settings or {})}
-        experiment = Experiment.from_dict(tables)
-    else:
-        experiment = replace(Experiment.from_dict(tables), method=method)
-    given = None if contributions is None else torch.as_tensor(contributions, dtype=torch.float64)
+    elif not isinstance(method, Method) or method_settings:
+        raise UsageError(
+            "method must be a name, with method_settings, or a method object such as FedAvg(carry_over=True)."
+        )
+    experiment = Experiment.from_dict(tables)
+    if not isinstance(method, str):
+        experiment = replace(experiment, method=method)
     with choose.arithmetic(experiment.run.precision):
         prepared = prepare(
-            experiment, federation=federation, model=model, loss=loss, metric=metric, contributions=given
-        )
+            experiment, federation=federation, model=model, contributions=_numbers(contributions),
+            loss=None if isinstance(loss, str) else loss, metric=None if isinstance(metric, str) else metric,
+        )  # fmt: skip
         return carry_out(experiment, prepared, None if out is None else RunFolder(Path(out)), listener)
+
+
+def _numbers(contributions: Sequence[float] | Tensor | None) -> Tensor | None:
+    try:
+        return None if contributions is None else torch.as_tensor(contributions, dtype=torch.float64)
+    except (TypeError, ValueError):
+        raise UsageError(f"contributions must be numbers, one a client, but are {contributions!r}.") from None
 
 
 def run_experiment(experiment: Experiment, folder: RunFolder | None = None, listener: Listener | None = None) -> Result:
@@ -73,7 +89,7 @@ def carry_out(
 ) -> Result:
     """Run the experiment's method on what is prepared, writing and telling each tested round."""
     if folder is not None:
-        folder.begin(experiment.to_toml(), _facts(prepared))
+        folder.begin(experiment.to_toml(prepared.given), _facts(prepared))
     records: list[Record] = []
     rewards = None
     for record, delivered in loop(experiment.method, prepared):
@@ -108,6 +124,7 @@ def _facts(prepared: Prepared) -> dict[str, Any]:
         "versions": versions(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "engine": type(prepared.engine).__name__,
+        "model": type(prepared.problem.layout.prototype).__name__,
         "seed": prepared.problem.seed,
         "parameters": prepared.problem.layout.size,
         "clients": list(federation.names),
