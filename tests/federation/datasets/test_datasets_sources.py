@@ -15,7 +15,7 @@ import pytest
 
 from cofair.errors import RunError, UsageError
 from cofair.federation import datasets
-from cofair.federation.datasets import store
+from cofair.federation.datasets import catalogue, store
 from cofair.federation.datasets.download import Remote
 from cofair.federation.datasets.entry import Variant
 from cofair.federation.datasets.registries import Debian, Npm
@@ -349,3 +349,59 @@ def test_files_given_by_hand_are_the_only_source(small, folder, archive, monkeyp
     monkeypatch.setenv("COFAIR_DATA", str(archive.parent))
     with pytest.raises(UsageError, match="holds nothing that is known as cifar10"):
         datasets.get("cifar10", from_path=folder)
+
+
+FILMS = [(i % 2, f"film {i} of many") for i in range(10_662)]
+
+
+def test_a_table_of_the_right_size_with_other_labels_is_not_the_data_set(folder, home):
+    files.tsv(folder / "mr_rt_polarity.tsv.gz", ("label", "text"), FILMS)
+    with pytest.raises(UsageError, match=r"right size that is not mr: its content has sha256 .*, expected 012b"):
+        datasets.get("mr", from_path=folder)
+    assert not home.exists()
+
+
+def test_sprites_of_the_right_size_with_other_labels_are_not_svhn(small, folder, home):
+    formats = tuple(catalogue.ENTRIES["svhn"].formats)
+    small("svhn", 10, 4, formats=formats, variants=(Variant("published", 10, 4), Variant("cropped", 10, 4, "5" * 64)))
+    files.svhn_sprites(folder, *CIFAR)
+    with pytest.raises(UsageError, match="right size that is not svhn"):
+        datasets.get("svhn", from_path=folder)
+
+
+def test_the_authors_files_without_a_known_content_are_taken_and_listed_as_not_verified(folder):
+    files.polarity(folder, *([text for own, text in FILMS if own == label] for label in (0, 1)))
+    path = datasets.get("mr", from_path=folder)
+    assert store.peek(path)["verified"].startswith("content not verified")
+    assert store.peek(path)["variant"] == "as published, a tenth held out"
+    row = next(row for row in datasets.describe() if row.name == "mr")
+    assert row.verified is False
+    assert "content not verified" in row.source
+    carried = path.rename(folder / "mr.npz")
+    assert store.peek(datasets.get("mr", from_path=carried))["verified"].startswith("content not verified")
+
+
+def test_the_authors_archive_is_checked_where_its_checksum_is_known(small, archive, folder):
+    small("cifar10", 10, 4, origin=remote("http://127.0.0.1:9", archive, sha256(archive)))
+    path = datasets.get("cifar10", from_path=archive)
+    assert store.peek(path)["verified"].startswith("checksums of the published files")
+    assert store.peek(path)["files"] == {archive.name: sha256(archive)}
+    assert next(row for row in datasets.describe() if row.name == "cifar10").verified is True
+    assert store.peek(datasets.get("cifar10", from_path=path.rename(folder / "cifar10.npz")))["verified"].startswith(
+        "checksums of the published files"
+    )
+
+    small("cifar10", 10, 4, origin=remote("http://127.0.0.1:9", archive, "sha256:" + "0" * 64))
+    with pytest.raises(RunError, match=r"cifar-10-binary\.tar\.gz is not the published file"):
+        datasets.get("cifar10", from_path=archive.parent)
+
+
+def test_published_files_that_are_no_archive_are_checked_in_their_folder(small, folder):
+    files.svhn_matlab(folder, *CIFAR)
+    own = [remote("http://127.0.0.1:9", folder / f"{split}_32x32.mat", sha256(folder / f"{split}_32x32.mat"))[0]
+           for split in ("train", "test")]  # fmt: skip
+    small("svhn", 10, 4, origin=tuple(own))
+    assert store.peek(datasets.get("svhn", from_path=folder))["verified"].startswith("checksums of the published")
+    small("svhn", 10, 4, origin=(own[0], replace(own[1], checksums=("md5:0",))))
+    with pytest.raises(RunError, match=r"test_32x32\.mat is not the published file"):
+        datasets.get("svhn", from_path=folder / "train_32x32.mat")

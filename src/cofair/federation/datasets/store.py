@@ -27,6 +27,7 @@ FORMAT = 1
 METADATA = "metadata.json"
 CHUNK = 1 << 20
 DAY_S = 86_400
+NOT_VERIFIED = "content not verified"  # how `verified` begins in the metadata of what only has the right sizes
 
 Metadata = dict[str, Any]
 Progress = Callable[[str, int, int | None], None]
