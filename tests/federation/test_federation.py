@@ -1,3 +1,4 @@
+import dataclasses
 import warnings
 
 import numpy as np
@@ -6,7 +7,10 @@ import torch
 
 import cofair
 from cofair.errors import UsageError
+from cofair.federation import datasets
 from cofair.federation.federation import Federation
+from cofair.runs.experiment import Experiment
+from cofair.runs.prepare import prepare
 
 GOOD = (np.ones((4, 3)), np.array([0, 1, 2, 0]))
 
@@ -130,6 +134,39 @@ def test_a_data_set_and_a_scene_make_a_federation():
     other = cofair.federate("digits", "pow", clients=5, seed=4)
     assert torch.equal(made.labels, again.labels)
     assert not torch.equal(made.labels, other.labels)
+
+
+def pictures(n, side, seed=0):
+    x = np.random.default_rng(seed).integers(0, 256, (n, side, side, 3), dtype=np.uint8)
+    return datasets.Dataset("pictures", "image", x, np.arange(n) % 2, x[:5], np.arange(5) % 2, ("a", "b"),
+                            mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))  # fmt: skip
+
+
+def test_images_are_resized_with_antialiasing_to_what_a_model_wants(monkeypatch):
+    whole, small = (cofair.federate(pictures(40, 64), "uni", clients=2, resize=side) for side in (None, 32))
+    assert whole.input_shape == (3, 64, 64)
+    assert small.input_shape == tuple(small.test.x.shape[1:]) == tuple(small.validation.x.shape[1:]) == (3, 32, 32)
+    # half the size: a triangle of weights 1, 3, 3, 1 over four pixels each way, away from the border
+    weights = torch.tensor([1.0, 3, 3, 1]) / 8
+    expected = torch.einsum("bcij,i,j->bc", whole.test.x[:, :, 19:23, 9:13], weights, weights)
+    assert torch.allclose(small.test.x[:, :, 10, 5], expected, atol=1e-5)
+    monkeypatch.setattr("cofair.federation.build.RESIZED_AT_ONCE", 7)
+    assert torch.equal(cofair.federate(pictures(40, 64), "uni", clients=2, resize=32).inputs, small.inputs)
+    same = cofair.federate(pictures(40, 64), "uni", clients=2, resize=64)
+    assert torch.equal(same.inputs, whole.inputs)
+
+
+def test_resizing_what_cannot_be_resized_is_a_sentence():
+    with pytest.raises(UsageError, match="resize is 0"):
+        cofair.federate("digits", "uni", clients=2, resize=0)
+    text = dataclasses.replace(pictures(40, 4), kind="text")
+    with pytest.raises(UsageError, match="'pictures' has no images"):
+        cofair.federate(text, "uni", clients=2, resize=32)
+
+
+def test_an_experiment_may_resize_its_images():
+    experiment = Experiment.from_dict({"federation": {"clients": 3, "resize": 5}, "contribution": {"epochs": 1}})
+    assert prepare(experiment).problem.federation.input_shape == (1, 5, 5)
 
 
 def test_no_sample_is_at_two_clients_or_at_a_client_and_the_server():

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from cofair import randomness
 from cofair.errors import UsageError
@@ -12,15 +13,23 @@ from cofair.federation import datasets, scenes
 from cofair.federation.federation import Federation, Samples
 
 DEFAULT_SAMPLES = 2000  # mean samples a client in the published experiments
+RESIZED_AT_ONCE = 1024  # images that are held at their old size as real numbers
 WHOLE_POOL = ("dir", "dir-class")  # scenes that use every sample, as published
 
 
 def federate(
     data: str | datasets.Dataset, scene: str = "pow", *, clients: int = 10, samples: int | None = None,
-    alpha: float = 3.0, noise: Sequence[float] = (0.2, 0.4, 0.6), validation: float = 0.1, seed: int = 0,
+    alpha: float = 3.0, noise: Sequence[float] = (0.2, 0.4, 0.6), validation: float = 0.1, resize: int | None = None,
+    seed: int = 0,
 ) -> Federation:  # fmt: skip
-    """Spread a data set's training part over clients and the server; the official test set is the test set."""
+    """Spread a data set's training part over clients and the server; the official test set is the test set.
+
+    `resize` makes images that many pixels wide and high, as FedRAC's ResNet for Tiny-ImageNet wants them (32).
+    """
     dataset = datasets.load(data) if isinstance(data, str) else data
+    if resize is not None and (dataset.kind != "image" or resize < 1):
+        wrong = "which is not at least 1" if dataset.kind == "image" else f"but {dataset.name!r} has no images"
+        raise UsageError(f"resize is {resize}, {wrong}: leave it out, or give the width of images in pixels.")
     labels = np.asarray(dataset.y_train)
     rng = randomness.numpy_generator(seed, "federation")
     held, pool = scenes.hold_out(len(labels), validation, rng)
@@ -38,22 +47,34 @@ def federate(
         for indices, share in zip(np.split(positions, cuts), shares, strict=True)
     ]
     return Federation.from_pool(
-        inputs(dataset, dataset.x_train[used]),
+        inputs(dataset, dataset.x_train[used], resize),
         own,
-        test=Samples(inputs(dataset, dataset.x_test), torch.from_numpy(dataset.y_test)),
-        validation=Samples(inputs(dataset, dataset.x_train[held]), torch.from_numpy(labels[held]))
+        test=Samples(inputs(dataset, dataset.x_test, resize), torch.from_numpy(dataset.y_test)),
+        validation=Samples(inputs(dataset, dataset.x_train[held], resize), torch.from_numpy(labels[held]))
         if len(held)
         else None,
         classes=classes,
     )
 
 
-def inputs(dataset: datasets.Dataset, values: np.ndarray) -> Tensor:
+def inputs(dataset: datasets.Dataset, values: np.ndarray, resize: int | None = None) -> Tensor:
     """Return a data set's stored values as models take them: normalised (n, C, H, W), or token ids."""
     if dataset.kind == "text":
         return torch.from_numpy(values.astype(np.int64))
     images = torch.from_numpy(np.ascontiguousarray(values))
     images = images[:, None] if images.dim() == 3 else images.permute(0, 3, 1, 2)
-    images = images.to(torch.float32, memory_format=torch.contiguous_format)
+    if resize is None or images.shape[2:] == (resize, resize):
+        images = images.to(torch.float32, memory_format=torch.contiguous_format)
+    else:
+        images = _resized(images, resize)
     mean, std = (torch.tensor(part).view(1, -1, 1, 1) for part in (dataset.mean, dataset.std))
     return images.div_(255).sub_(mean).div_(std)
+
+
+def _resized(images: Tensor, side: int) -> Tensor:
+    """Return byte images as real numbers of another size; only the new ones are held as real numbers all at once."""
+    resized = torch.empty(*images.shape[:2], side, side)
+    for start in range(0, len(images), RESIZED_AT_ONCE):
+        some = images[start : start + RESIZED_AT_ONCE].to(torch.float32, memory_format=torch.contiguous_format)
+        resized[start : start + len(some)] = F.interpolate(some, (side, side), mode="bilinear", antialias=True)
+    return resized

@@ -2,7 +2,8 @@
 
 GroupNorm mixes channels, so leaving out a channel's parameters would change its neighbours. FedRAC silences
 channels instead: masks multiply the activations after the stem and the four stages. A silent channel's
-convolution still moves, through the statistics of its group.
+convolution still moves, through the statistics of its group. A variant takes images of any size; what is published
+for Tiny-ImageNet had them resized to 32×32 before, which is the setting federation.resize.
 """
 
 from collections import OrderedDict
@@ -34,7 +35,7 @@ class Variant:
 
 VARIANTS = {
     "cifar": Variant(kernel=7, stride=2, max_pool=False, kaiming=True),  # FedRAC on CIFAR-10
-    "tiny": Variant(kernel=3, stride=1, max_pool=False, kaiming=False),  # FedRAC on Tiny-ImageNet at 32×32
+    "tiny": Variant(kernel=3, stride=1, max_pool=False, kaiming=False),  # FedRAC, Tiny-ImageNet resized to 32×32
     "emnist": Variant(kernel=7, stride=2, max_pool=True, kaiming=True, padded=32),  # FedAVE on EMNIST letters
 }
 

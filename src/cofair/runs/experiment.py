@@ -31,6 +31,7 @@ class FederationSettings:
     validation: float = setting(
         0.1, "share of the training set that the server holds; 0 for none", minimum=0, maximum=0.9
     )
+    resize: int | None = setting(None, "width and height in pixels to which images are resized", minimum=1)
 
 
 @dataclass(frozen=True)

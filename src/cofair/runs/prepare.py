@@ -58,7 +58,7 @@ def prepare(
         dataset = datasets.load(own.data)
         federation = federate(
             dataset, own.scene, clients=own.clients, samples=own.samples, alpha=own.alpha, noise=own.noise,
-            validation=own.validation, seed=run.seed,
+            validation=own.validation, resize=own.resize, seed=run.seed,
         )  # fmt: skip
     module = _module(experiment, federation, model, None if dataset is None else dataset.vocabulary_size or None)
     module = copy.deepcopy(module).to(device=device, dtype=dtype)  # the caller's own stays as it is
