@@ -48,7 +48,7 @@ class Evidence:
     @property
     def class_counts(self) -> Tensor:
         """Return how many samples of each class each client has (N, C)."""
-        return self.scorer.problem.federation.class_counts()
+        return self.server.class_counts()
 
     @property
     def generator(self) -> torch.Generator:
