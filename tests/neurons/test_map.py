@@ -4,6 +4,7 @@ from torch import nn
 
 from cofair.engine.layout import Layout
 from cofair.errors import UsageError
+from cofair.models import build
 from cofair.neurons.map import NeuronLayer, NeuronMap, Part
 
 
@@ -71,6 +72,6 @@ def test_a_declaration_that_does_not_fit_is_a_sentence(layer, sentence):
         NeuronMap([layer], two_layers())
 
 
-def test_a_module_that_declares_nothing_has_no_map():
-    layout = two_layers()
-    assert NeuronMap.of(layout.prototype, layout) is None
+@pytest.mark.parametrize("module", [nn.Linear(2, 3), build("mlp", (4,), 3, hidden=())])
+def test_a_module_without_neurons_has_no_map(module):
+    assert NeuronMap.of(module, Layout(module)) is None

@@ -55,7 +55,7 @@ class LinearStack:
         layers: list[_Linear] = []
         if any(_has_hooks(part) for part in layout.prototype.modules()):
             return None
-        for name, part in _leaves(layout.prototype):
+        for name, part in sequential_leaves(layout.prototype):
             if type(part) is nn.Flatten and not layers and (part.start_dim, part.end_dim) == (1, -1):
                 continue
             if type(part) is nn.Linear:  # a subclass may compute anything
@@ -189,7 +189,7 @@ def _has_hooks(module: nn.Module) -> bool:
     return any(len(kind) > 0 for kind in hooks)
 
 
-def _leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
+def sequential_leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
     """Return the parts of nested nn.Sequentials in order; anything else is a part of its own."""
     overridden = type(module).forward is not nn.Sequential.forward
     if not isinstance(module, nn.Sequential) or overridden:
@@ -197,7 +197,7 @@ def _leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
     leaves: list[tuple[str, nn.Module]] = []
     for name, child in module._modules.items():  # named_children() would pass over a layer used twice
         assert child is not None
-        leaves += _leaves(child, f"{prefix}.{name}" if prefix else name)
+        leaves += sequential_leaves(child, f"{prefix}.{name}" if prefix else name)
     return leaves
 
 

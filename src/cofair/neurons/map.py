@@ -8,47 +8,16 @@ no gradient reaches those parameters either.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from cofair.engine.layout import Layout
 from cofair.errors import UsageError
+from cofair.neurons.find import find_layers
+from cofair.neurons.layer import DeclaresNeurons, NeuronLayer, Part
 
-
-@dataclass(frozen=True)
-class Part:
-    """Entries `start` to `stop` of a dimension of a parameter that several layers of neurons share."""
-
-    parameter: str
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class NeuronLayer:
-    """Neurons of one layer, as a model declares them.
-
-    `made_by` names the parameters whose first dimension computes these neurons, `read_by` those whose second
-    dimension reads them. A dimension larger than `count` gives every neuron an equal run of it, as a flattened
-    feature map does; a `Part` is a stretch of a dimension. `mask` names a buffer of ones that the model multiplies
-    its activations by instead: then a masked neuron is silent but its parameters are not removed (FedRAC's ResNet).
-    """
-
-    name: str
-    count: int
-    made_by: tuple[str | Part, ...] = ()
-    read_by: tuple[str | Part, ...] = ()
-    mask: str | None = None
-
-
-@runtime_checkable
-class DeclaresNeurons(Protocol):
-    """A module that says which of its parameters form neurons."""
-
-    def neurons(self) -> Sequence[NeuronLayer]:
-        """Return the layers of neurons, first layer first."""
+__all__ = ["DeclaresNeurons", "NeuronLayer", "NeuronMap", "Part"]
 
 
 @dataclass(frozen=True)
@@ -76,9 +45,14 @@ class NeuronMap:
         self._axes = tuple(self._bind())
 
     @classmethod
-    def of(cls, module: nn.Module, layout: Layout) -> "NeuronMap | None":
-        """Return the neurons that a module declares, or None when it declares none."""
-        return cls(module.neurons(), layout) if isinstance(module, DeclaresNeurons) else None
+    def of(cls, module: nn.Module, layout: Layout, example: Tensor | None = None) -> "NeuronMap | None":
+        """Return the neurons that a module declares or that are found in it, or None when it has none.
+
+        With an example of its inputs (n, ...) layers that are coupled, as by residual sums, are found too, where
+        Torch-Pruning is installed.
+        """
+        layers = module.neurons() if isinstance(module, DeclaresNeurons) else find_layers(module, example)
+        return cls(layers, layout) if layers else None
 
     def _bind(self) -> Iterator[_Axis]:
         for number, (layer, where) in enumerate(zip(self.layers, self.slices, strict=True)):
@@ -123,6 +97,15 @@ class NeuronMap:
         """Return the mask buffers (N, count) of layers that mask activations."""
         named = zip(self.layers, self.slices, strict=True)
         return {layer.mask: neuron_masks[:, where] for layer, where in named if layer.mask is not None}
+
+    def kept_entries(self, mask: Tensor) -> dict[str, dict[int, Tensor]]:
+        """Return, by parameter and dimension, which entries a mask (K,) keeps."""
+        padded = torch.cat([mask.bool(), mask.new_ones(1, dtype=torch.bool)])
+        keep: dict[str, dict[int, Tensor]] = {}
+        for axis in self._axes:
+            dims = keep.setdefault(axis.parameter, {})
+            dims[axis.dim] = padded[axis.owner.to(mask.device)] & dims.get(axis.dim, True)
+        return {name: {dim: kept.nonzero()[:, 0] for dim, kept in dims.items()} for name, dims in keep.items()}
 
     @property
     def first_order_names(self) -> list[str]:
