@@ -21,7 +21,10 @@ def by_removal(scorer: Scorer, base: Tensor) -> Tensor:
     neurons = scorer.neurons()
     if scorer.stack is None:
         without_one = ~torch.eye(neurons.count, dtype=torch.bool, device=base.device)
-        return scorer.score(base, without_one).loss.double() - scorer.score(base).loss.double()
+        whole, without = (scorer.score(base, masks, per_sample=True).losses for masks in (None, without_one))
+        assert whole is not None
+        assert without is not None
+        return (without - whole).mean(1, dtype=torch.float64)
     changes = torch.zeros(neurons.count, dtype=torch.float64, device=base.device)
     for a, b in scorer.sample_ranges(2):
         x, y = scorer.samples.x[a:b], scorer.samples.y[a:b]
