@@ -1,0 +1,91 @@
+"""A whole round, and what the server's part of it costs.
+
+    python -m benchmarks.rounds                  # random images of CIFAR-10's shape
+    python -m benchmarks.rounds --device cuda
+
+FedRAC: 10 clients of scene pow, 5 local steps, 50 prefixes on 5,000 samples, all rewards tested on 10,000 images.
+CGSV and FedAVE: 3 local epochs; the server's step against the clients' training.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from benchmarks.measure import alternate
+from cofair.engine.choose import arithmetic
+from cofair.engine.exchange import ClientStates
+from cofair.federation.federation import Federation, Samples
+from cofair.federation.scenes import power_law_sizes
+from cofair.runs.experiment import Experiment
+from cofair.runs.prepare import Prepared, prepare
+
+
+def prepared(method: str, training: dict[str, Any], device: str) -> Prepared:
+    sizes = power_law_sizes(10, 2000)
+    total = sum(sizes)
+    x, y = torch.randn(total, 3, 32, 32), torch.randint(0, 10, (total,))
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    shares = [(torch.arange(end - size, end), y[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    validation = Samples(torch.randn(5000, 3, 32, 32), torch.randint(0, 10, (5000,)))
+    test = Samples(torch.randn(10000, 3, 32, 32), torch.randint(0, 10, (10000,)))
+    federation = Federation.from_pool(x, shares, test=test, validation=validation, classes=10)
+    tables = {"training": training, "method": {"name": method}, "run": {"device": device}}
+    contributions = torch.linspace(0.28, 0.41, 10, dtype=torch.float64)
+    return prepare(Experiment.from_dict(tables), federation=federation, contributions=contributions)
+
+
+def whole_round(ready: Prepared) -> Callable[[], object]:
+    """Return a function that goes on by one round, with its test."""
+    method, server = ready.experiment.method, ready.server
+    memory: dict[str, Any] = {"state": method.start(server), "t": 1}
+
+    def go_on() -> None:
+        t, state = memory["t"], memory["state"]
+        rewards = method.rewards(server, state, t, "train")
+        uploads, _ = ready.engine.train(rewards, ClientStates(), t)
+        state = method.learn(server, state, rewards, uploads, t, "train")
+        delivered = method.delivered(server, state)
+        ready.tester.score(delivered.parameters, delivered.neuron_masks)
+        memory.update(state=state, t=t + 1)
+
+    return go_on
+
+
+def server_share(ready: Prepared, rounds: int) -> float:
+    """Return the time of `learn` as a share of the time of training."""
+    method, server = ready.experiment.method, ready.server
+    state = method.start(server)
+    training, learning = [], []
+    for t in range(1, rounds + 1):
+        began = time.perf_counter()
+        rewards = method.rewards(server, state, t, "train")
+        uploads, _ = ready.engine.train(rewards, ClientStates(), t)
+        trained = time.perf_counter()
+        state = method.learn(server, state, rewards, uploads, t, "train")
+        if ready.problem.device.type == "cuda":
+            torch.cuda.synchronize()
+        training.append(trained - began)
+        learning.append(time.perf_counter() - trained)
+    return sorted(learning)[rounds // 2] / sorted(training)[rounds // 2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--repeats", type=int, default=7)
+    given = parser.parse_args()
+    device = torch.device(given.device)
+    with arithmetic("float32"):
+        ready = prepared("fedrac", {"steps": 5, "rounds": 1000}, given.device)
+        seconds = alternate({"round": whole_round(ready)}, given.repeats, device)["round"]
+        print(f"fedrac: {1000 * seconds:.0f} ms a round with its test")
+        for name in ("cgsv", "fedave"):
+            share = server_share(prepared(name, {"epochs": 3, "rounds": 1000}, given.device), 3)
+            print(f"{name}: the server's step takes {100 * share:.0f} % of the clients' training")
+
+
+if __name__ == "__main__":
+    main()
