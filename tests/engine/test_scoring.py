@@ -7,6 +7,7 @@ from cofair.engine import scoring
 from cofair.engine.scoring import Scorer
 from cofair.errors import UsageError
 from cofair.models import build
+from cofair.neurons.importance import by_removal
 from cofair.neurons.map import NeuronLayer
 from cofair.neurons.submodels import nesting, prefix_masks
 from tests.conftest import small_federation
@@ -146,3 +147,26 @@ def test_scoring_does_not_drop_out(make_problem):
     scorer = Scorer(problem, problem.federation.test)
     row = problem.layout.row(problem.layout.prototype)
     assert scorer.score(row).loss.tolist() == pytest.approx(plain_scores(problem, [row])[0], abs=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(9,), (2, 8), (2, 9, 1)])
+def test_masks_of_another_number_of_neurons_are_a_sentence(shape, make_problem):
+    problem = make_problem(build("mlp", (6,), 3, hidden=(9,)))
+    scorer = Scorer(problem, problem.federation.test)
+    with pytest.raises(UsageError, match=r"9 neurons must have shape \(C, 9\)"):
+        scorer.score(problem.layout.row(problem.layout.prototype), torch.ones(shape))
+
+
+@pytest.mark.gpu
+def test_prefixes_and_removal_are_the_same_on_a_gpu(make_problem):
+    torch.manual_seed(3)
+    module = build("mlp", (6,), 3, hidden=(9, 8))
+    order, counts = torch.randperm(17), torch.arange(1, 18, 3)
+    results = []
+    for device in "cpu", "cuda":
+        problem = make_problem(module, device=device)
+        scorer = Scorer(problem, problem.federation.test)
+        base = problem.layout.row(problem.layout.prototype)
+        results.append((scorer.prefixes(base, order, counts).loss.cpu(), by_removal(scorer, base).cpu()))
+    for here, there in zip(*results, strict=True):
+        torch.testing.assert_close(here, there)

@@ -41,8 +41,11 @@ class Scorer:
     @torch.no_grad()
     def score(self, parameters: Tensor, neuron_masks: Tensor | None = None, *, per_sample: bool = False) -> Scores:
         """Score rows (C, D), or one base (D,) under neuron masks (C, K), or rows under masks of their own."""
-        if neuron_masks is not None:
-            self.neurons()
+        if neuron_masks is not None and neuron_masks.shape[1:] != (self.neurons().count,):
+            raise UsageError(
+                f"Masks of this model's {self.neurons().count} neurons must have shape (C, {self.neurons().count}), "
+                f"not {tuple(neuron_masks.shape)}."
+            )
         count = len(neuron_masks) if neuron_masks is not None else 1 if parameters.dim() == 1 else len(parameters)
         own_rows = self.stack is None or parameters.dim() > 1
         return self._collect(
