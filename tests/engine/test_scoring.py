@@ -170,3 +170,24 @@ def test_prefixes_and_removal_are_the_same_on_a_gpu(make_problem):
         results.append((scorer.prefixes(base, order, counts).loss.cpu(), by_removal(scorer, base).cpu()))
     for here, there in zip(*results, strict=True):
         torch.testing.assert_close(here, there)
+
+
+class Branching(nn.Module):
+    """A module that looks at its data, which torch.func cannot batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.layer(x) if bool(x.sum() > 0) else self.layer(-x)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_module_that_cannot_be_batched_is_scored_one_by_one(make_problem, device):
+    problem = make_problem(Branching(), device=device)
+    scorer = Scorer(problem, problem.federation.test)
+    row = problem.layout.row(problem.layout.prototype)
+    rows = torch.stack([row, 2 * row])
+    assert scorer.score(rows).loss.tolist() == pytest.approx(plain_scores(problem, rows)[0], abs=1e-10)
+    assert scorer._batches(problem.layout.views(rows), {}) is False

@@ -36,6 +36,7 @@ class Scorer:
         self.samples = samples
         self.stack = LinearStack.of(problem.layout, problem.neurons)
         self.forward = Forward(problem.layout, problem.neurons)
+        self._can_batch: bool | None = None
         self._bytes_a_sample, self._output_bytes = _activation_bytes(problem.layout.prototype, samples.x[:1])
 
     @torch.no_grad()
@@ -111,13 +112,27 @@ class Scorer:
         if masks is not None and self.problem.neurons is not None:
             stacked = stacked * self.problem.neurons.parameter_mask(masks)
         named, extras = layout.views(stacked), self.forward.mask_extras(masks)
-        if self.problem.device.type == "cpu":  # convolutions with a weight of their own each are slow there
+        # convolutions with a weight of their own each are slow on a CPU, and not every module can be batched
+        if self.problem.device.type == "cpu" or not self._batches(named, extras):
             at_once *= count
             return torch.stack([self._one(named, extras, i, at_once) for i in range(count)])
         run_all = vmap(self.forward.evaluate, in_dims=(0, 0, None), randomness="different")
         return torch.cat(
             [run_all(named, extras, self.samples.x[a:b]) for a, b in _ranges(len(self.samples), at_once)], 1
         )
+
+    def _batches(self, named: dict[str, Tensor], extras: dict[str, Tensor]) -> bool:
+        """Tell whether torch.func can run several candidates of this module at once; tried once, on one sample."""
+        if self._can_batch is None:
+            first = {name: value[:1] for name, value in named.items()}
+            first_extras = {name: value[:1] for name, value in extras.items()}
+            try:
+                run = vmap(self.forward.evaluate, in_dims=(0, 0, None), randomness="different")
+                run(first, first_extras, self.samples.x[:1])
+                self._can_batch = True
+            except RuntimeError:  # data-dependent control flow, an operation without a batching rule
+                self._can_batch = False
+        return self._can_batch
 
     def _one(self, named: dict[str, Tensor], extras: dict[str, Tensor], i: int, at_once: int) -> Tensor:
         own = {name: value[i] for name, value in named.items()}
