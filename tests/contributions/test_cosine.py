@@ -132,11 +132,21 @@ def test_updates_that_cancel_have_no_direction_in_common(measure, dtype):
     updates, _ = gaussian(1, 5000, 6, dtype)
     against = torch.cat([updates, -updates])
     assert measure(against, torch.ones(2)).tolist() == [0, 0]
+    assert measure(torch.cat([updates, -0.37 * updates]), torch.ones(2)).tolist() == [0, 0]  # up to rounding
     # a third client alone decides the direction; the two still cancel in the coalition {0, 1}
     third, _ = gaussian(1, 5000, 7, dtype)
     found = measure(torch.cat([against, third]), torch.ones(3))
     assert float(found[2]) > 0.5
     assert torch.isfinite(found).all()
+
+
+def test_coalitions_are_those_of_clients_that_brought_something():
+    updates, weights = gaussian(5, 20, 16)
+    many = torch.zeros(60, 20, dtype=torch.float64)
+    many[10:15] = updates
+    found = cosine.exact(many, torch.cat([torch.ones(10), weights, torch.ones(45)]))
+    assert found[10:15].tolist() == pytest.approx(cosine.exact(updates, weights).tolist())
+    assert found.count_nonzero() == 5
 
 
 def test_without_weight_a_client_is_a_null_player_but_has_its_cosine():
@@ -265,3 +275,13 @@ def test_figure_1_approximation_error_falls_like_the_root_of_the_parameters():
         assert 1.6 < coarse / fine < 2.4
     assert errors[0] == pytest.approx(0.0106, rel=0.2)
     assert errors[1] == pytest.approx(0.0053, rel=0.2)
+
+
+@pytest.mark.gpu
+@each_measure
+def test_a_gpu_gives_the_same_values(measure):
+    updates, weights = gaussian(6, 50_000, 15, torch.float32)
+    present = torch.tensor([True, True, False, True, True, True])
+    here, there = measure(updates, weights, present), measure(updates.cuda(), weights.cuda(), present.cuda())
+    assert there.device.type == "cuda"
+    assert torch.allclose(here, there.cpu(), atol=1e-5)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import cofair
-from cofair.contributions import MEASURES, Measure, measure
+from cofair.contributions import MEASURES, Measure, cosine, measure
 from cofair.contributions.diversity import classes_held, label_entropy
 from cofair.contributions.size import relative_sizes
 from cofair.errors import RunError, UsageError
@@ -65,6 +65,31 @@ def test_cosine_values_are_those_of_the_models_trained_alone(federation, measure
     assert torch.allclose(measured["cosine-exact"], measured["cosine-sampled"], atol=1e-9)
 
 
+def test_cosines_weigh_by_samples():
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 5, generator=random, dtype=torch.float64)
+    y = (x @ torch.randn(5, generator=random, dtype=torch.float64) > 0).long()
+    sizes = [30, 20, 7, 3]
+    shares = list(zip(x.split(sizes), y.split(sizes), strict=True))
+    torch.manual_seed(0)
+    module = nn.Linear(5, 2).double()
+    start = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+    for name, expected in {"cosine": cosine.approximate, "cosine-exact": cosine.exact}.items():
+        result = cofair.run(
+            module, cofair.Federation(shares, test=(x, y)), "standalone",
+            contribution={"measure": name, "epochs": 2}, execution={"precision": "float64"},
+        )  # fmt: skip
+        alone = torch.stack([nn.utils.parameters_to_vector(one.parameters()) for one in result.rewards]).detach()
+        values = expected(alone - start, torch.tensor(sizes) / 60)
+        assert result.contributions == pytest.approx(values.tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["index", "leave-one-out", "divergence"])
+def test_coalitions_are_judged_on_the_validation_set_and_never_on_the_test_set(federation, measured, name):
+    assert contributions(federation, name, on="validation").tolist() == measured[name].tolist()
+    assert contributions(federation, "standalone", on="validation").tolist() != measured["standalone"].tolist()
+
+
 def test_sizes_are_relative_to_the_largest(federation, measured):
     assert measured["size"].tolist() == (federation.sizes / federation.sizes.max().double()).tolist()
     assert relative_sizes(torch.tensor([0, 5, 20])).tolist() == [0, 0.25, 1]
@@ -102,9 +127,8 @@ def test_an_empty_client_brings_nothing(name):
     empty = (x[:0], y[:0])
     federation = cofair.Federation([(x[:30], y[:30]), empty, (x[30:], y[30:])], test=(x, y), validation=(x, y))
     settings = {"measure": name, "epochs": 3}
-    result = cofair.run(nn.Linear(5, 2), federation, rounds=1, steps=1, contribution=settings)
+    result = cofair.run(lambda: nn.Linear(5, 2), federation, rounds=1, steps=1, contribution=settings)
     assert result.contributions[1] == 0
-    assert max(result.contributions) > 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -113,7 +137,8 @@ def test_one_client_alone_is_defined(name):
     x = torch.randn(200, 5, generator=random)
     y = (x[:, 0] > 0).long()
     federation = cofair.Federation([(x, y)], test=(x, y), validation=(x, y))
-    result = cofair.run(nn.Linear(5, 2), federation, rounds=1, steps=1, contribution={"measure": name, "epochs": 3})
+    settings = {"measure": name, "epochs": 3}
+    result = cofair.run(lambda: nn.Linear(5, 2), federation, rounds=1, steps=1, contribution=settings)
     expected = {"cosine": 1, "cosine-exact": 1, "cosine-sampled": 1, "size": 1, "diversity": 1, "divergence": 1}
     if name in expected:
         assert result.contributions[0] == pytest.approx(expected[name])
@@ -144,3 +169,13 @@ def test_a_measure_that_is_not_finite_is_a_sentence(monkeypatch):
     monkeypatch.setitem(MEASURES, "broken", broken)
     with pytest.raises(RunError, match="The contribution 'broken' of some client is not a finite number"):
         measure("broken", "test", Broken(), None)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gpu_measures_the_same(federation, measured, name):
+    settings = {"measure": name, "epochs": 3}
+    result = cofair.run(
+        model, federation, rounds=1, steps=1, lr=0.1, contribution=settings, execution={"device": "cuda"}
+    )
+    assert result.contributions == pytest.approx(measured[name].tolist(), abs=0.02)

@@ -137,7 +137,6 @@ def error_bound(updates: Tensor, weights: Tensor, present: Tensor | None = None)
     squares = coalition_squares(inner)
     cancels = squares <= _tolerance(updates) * shapley.subset_sums(inner.diagonal())
     inverse = squares.rsqrt().masked_fill_(cancels, math.inf)
-    inverse[0] = 0  # nobody arrives in the empty coalition
     shares = inner.diagonal().sqrt()  # r_i Γ for Γ = 1
     factors = shares * shapley.mean_with(inverse)
     nearest = float((inner.sum(1) / shares / shares.sum()).min()) if len(inner) else 0.0  # min_j ⟨u_j, u_N⟩, Σ r = 1
