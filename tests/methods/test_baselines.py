@@ -46,12 +46,12 @@ BROUGHT = {"a": 0.3, "b": 0.7, "c": 0.55, "d": 0.65, "e": 0.7}
 EMPTY = (torch.zeros(0, 6, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
 
 
-def prepared(method, clients, brought, **training):
+def prepared(method, clients, brought, device="cpu", **training):
     federation = Federation(
         list(clients.values()), validation=samples(25, 6), test=samples(30, 7), names=list(clients), classes=3
     )
     tables = {"training": {"steps": 3, "batch_size": 8, "lr": 0.1, "rounds": 8, **training}}
-    experiment = Experiment.from_dict({"run": {"precision": "float64"}, **tables})
+    experiment = Experiment.from_dict({"run": {"precision": "float64", "device": device}, **tables})
     torch.manual_seed(1)
     contributions = torch.tensor([brought[name] for name in clients], dtype=torch.float64)
     model = MLP((6,), 3, hidden=(10, 6))
@@ -94,6 +94,14 @@ def test_the_loop_and_the_vectorised_engine_agree(method):
         state, other = (one_round(method, setup.server, engine, state, t) for engine in engines)
         for name, value in tensors(state).items():
             assert torch.allclose(value.double(), tensors(other)[name].double(), rtol=0, atol=1e-9), name
+
+
+@pytest.mark.gpu
+@every_method
+def test_a_gpu_gives_what_the_cpu_gives(method):
+    one, other = (after(method, prepared(method, CLIENTS, BROUGHT, device), rounds=2) for device in ("cpu", "cuda"))
+    for name, value in tensors(one).items():
+        assert torch.allclose(value.double(), tensors(other)[name].double().cpu(), rtol=0, atol=1e-9), name
 
 
 @every_method

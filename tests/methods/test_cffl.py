@@ -197,3 +197,11 @@ def test_an_absent_client_is_not_judged_and_receives_its_reward(make_server, met
     reward = new.models[0] - state.models[0]
     assert bool(reward.any())
     assert int((reward != 0).sum()) == round(18 * float(new.download[0]))
+
+
+def test_the_original_leaves_the_reputation_of_an_absent_client_out_of_the_moving_average(make_server):
+    server, state, _ = begun(make_server, original())
+    state = replace(state, reputation=torch.tensor([0.3, 0.7], dtype=torch.float64))
+    new = learned(server, original(), state, [[0.0] * 18, [1.0] * 18], t=2, absent=[0])
+    r = [math.sinh(5 * 0.3), math.sinh(5 * (0.8 * 0.7 + 0.2 * 1.0))]
+    assert new.reputation.tolist() == pytest.approx([r[0] / sum(r), r[1] / sum(r)], rel=1e-6)

@@ -85,10 +85,10 @@ def brute_force(method, history, gradients, losses, present, t):
 
 @pytest.mark.parametrize(("alpha", "tau"), [(0.0, 0), (0.1, 1), (0.4, 1), (0.1, 3), (0.6, 2)])
 def test_the_gram_matrix_gives_what_projecting_vector_by_vector_gives(make_server, alpha, tau):
-    method, random = FedFV(alpha=alpha, tau=tau), torch.Generator().manual_seed(3)
+    method, random = FedFV(alpha=alpha, tau=tau), torch.Generator().manual_seed(4)
     state, history = None, {}
     for t in range(1, 7):
-        gradients = torch.randn(6, 4, generator=random, dtype=torch.float64)
+        gradients = torch.randn(6, 3, generator=random, dtype=torch.float64)
         losses = torch.rand(6, generator=random, dtype=torch.float64)
         present = torch.rand(6, generator=random) < 0.7
         absent = (~present).nonzero().flatten().tolist()

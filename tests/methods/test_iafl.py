@@ -92,10 +92,11 @@ def test_with_probability_q_a_model_is_the_reference_model_again(make_server):
 
 
 def test_a_reset_model_goes_on_from_the_reference_model(make_server):
-    server, state = begun(make_server, IAFL(), (0.1, 0.4))
-    state, _ = learned(server, IAFL(), state, [1.0, 2.0])
-    new, _ = learned(server, IAFL(q=1.0), state, [0.0, 0.0], t=2)
-    assert torch.equal(new.models, state.reference.expand(2, -1))
+    server, state = begun(make_server, IAFL())
+    state, _ = learned(server, IAFL(), state, [1.0, 2.0, 6.0])
+    assert not torch.equal(state.models[0], state.reference)
+    new, _ = learned(server, IAFL(q=1.0), state, [0.0, 0.0, 0.0], t=2)
+    assert torch.equal(new.models, state.reference.expand(3, -1))
 
 
 def test_the_reference_model_follows_the_first_by_name_of_the_best(make_server):

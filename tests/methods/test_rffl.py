@@ -80,12 +80,14 @@ def test_a_reputation_below_a_third_of_the_mean_is_removed_after_ten_rounds(make
 
 
 def test_an_absent_client_is_not_removed_and_keeps_its_reputation(make_server):
-    method = RFFL(alpha=1.0)
+    method = RFFL(alpha=0.9)
     server, state = begun(make_server, method, 3, (4, 4, 4), (0.1, 0.2, 0.3), reputation=[0.5, 0.45, 0.05])
     updates = [[1.0] * 18, [1.0] * 18, [0.0] * 18]
     new = learned(server, method, state, updates, 11, absent=[2])
     assert new.members.tolist() == [True, True, True]
-    assert new.reputation.tolist() == pytest.approx([0.5, 0.45, 0.05])
+    # the others agree with the aggregate: 0.9 r + 0.1; then all are divided by the sum
+    fresh = [0.9 * 0.5 + 0.1, 0.9 * 0.45 + 0.1, 0.05]
+    assert new.reputation.tolist() == pytest.approx([r / sum(fresh) for r in fresh])
 
 
 def test_a_threshold_that_would_remove_everybody_removes_nobody(make_server):

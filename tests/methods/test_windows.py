@@ -77,6 +77,13 @@ def test_fjord_draws_from_the_widths_below_ones_own_and_ones_own(make_server):
         assert bool((nested.diff(dim=0) >= 0).all())
 
 
+def test_widths_are_exact_parts_of_a_layer(make_server):
+    """3/5 of ten units are six, not the seven that 0.6 in single precision would round up to."""
+    server, state = begun(make_server, FjORD())
+    masks = FjORD().rewards(server, state, 1, "train").step_masks[1]
+    assert masks[:, :10].sum(1).tolist() == [2, 4, 6, 8, 10]
+
+
 def test_a_parameter_is_averaged_over_its_holders(make_server):
     method = HeteroFL(share="linear")
     server, state = begun(make_server, method)

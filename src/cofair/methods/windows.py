@@ -83,7 +83,7 @@ class FjORD(WindowMethod):
 
     def rewards(self, server: Server, state: Submodels, t: int, phase: str) -> Rewards:
         """Hand out the submodels, and the narrower ones within them that steps draw from."""
-        grid = torch.arange(1, self.widths + 1, device=state.reputation.device) / self.widths
+        grid = torch.arange(1, self.widths + 1).to(state.reputation) / self.widths
         below = grid < state.reputation[:, None] / 100 - 1e-9  # (N, W): the last, width 1, is below nobody's own
         masks = torch.where(below[:, :, None], self.windows(server, grid, t), state.granted[:, None])
         given = super().rewards(server, state, t, phase)
