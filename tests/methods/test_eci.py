@@ -74,9 +74,18 @@ def test_rewards_are_in_proportion_to_the_index(make_server):
     loss = updates(0, scale=0.0)
     loss[0] = updates(1)[0]
     state = replace(state, reputation=torch.tensor([0.8, -0.1, 0.2], dtype=torch.float64))
-    new = learned(server, ECI(decay=1e-9), state, loss, 20)  # this round counts 1e-180
+    new = learned(server, ECI(), state, loss, 90)  # λ^90 = 0.00008 is not worth scoring coalitions for
+    assert torch.equal(new.reputation, state.reputation)
     assert new.download.tolist() == pytest.approx([1, 0, 5 / 18])  # ⌈18 / 4⌉ = 5
     assert torch.equal(new.models[1], state.models[1])
+
+
+def test_rounds_are_scored_until_they_hardly_count(make_server):
+    server, state = begun(make_server)
+    rows, values = gaining(server, server.initial)
+    parts = torch.tensor(values, dtype=torch.float64) / sum(values)
+    for method, t, weight in ((ECI(), 65, 0.9**65), (ECI(), 66, 0.0), (ECI(least=0.0), 66, 0.9**66)):  # λ^65 = 0.00106
+        assert torch.allclose(learned(server, method, state, rows, t).reputation, weight * parts, atol=1e-9)
 
 
 def test_an_absent_client_gains_nothing(make_server):

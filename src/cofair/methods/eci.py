@@ -41,6 +41,7 @@ class ECI(SparsifiedMethod):
     needs_validation: ClassVar[bool] = True
 
     decay: float = setting(0.9, "λ: round t counts λ^t", above=0, maximum=1)
+    least: float = setting(1e-3, "rounds whose λ^t is below this are not scored any more; 0 for none", minimum=0)
     permutations: int = setting(
         150, "random orders that take the place of all coalitions, from 10 clients on", minimum=1
     )
@@ -69,6 +70,8 @@ class ECI(SparsifiedMethod):
         assert isinstance(state, Indexed)
         if self.reputation_from == "contributions":
             reputation = from_contributions(server, state.reputation)
+        elif self.decay**t < self.least:
+            reputation = state.reputation
         else:
             # φ_i of v(S) = accuracy on V of M_S = w + Σ_{i in S} (n_i / n_S) Δ_i
             values = index.coalition_shapley(
