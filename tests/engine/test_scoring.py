@@ -173,14 +173,15 @@ def test_prefixes_and_removal_are_the_same_on_a_gpu(make_problem):
 
 
 class Branching(nn.Module):
-    """A module that looks at its data, which torch.func cannot batch."""
+    """A module that looks at its values, which torch.func cannot batch."""
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(6, 3)
 
     def forward(self, x):
-        return self.layer(x) if bool(x.sum() > 0) else self.layer(-x)
+        found = self.layer(x)
+        return found if bool(found.sum() > 0) else -found
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
