@@ -320,6 +320,24 @@ class TestTies:
         module[3].weight = module[0].weight
         assert find_layers(module) == ()
 
+    def test_only_what_is_tied_is_left_alone(self):
+        module = nn.Sequential(
+            nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 4)
+        )
+        module[6].weight = module[0].weight
+        assert [layer.name for layer in find_layers(module)] == ["2"]
+
+    def test_a_layer_that_is_called_twice_makes_no_neurons(self):
+        class Twice(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.again, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+            def forward(self, x):
+                return self.head(self.again(self.again(self.first(x)).relu()).relu())
+
+        assert find_layers(Twice()) == ()
+
     def test_an_activation_may_be_used_twice(self):
         relu = nn.ReLU()
         module = nn.Sequential(nn.Linear(5, 4), relu, nn.Linear(4, 4), relu, nn.Linear(4, 3))

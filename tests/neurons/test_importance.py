@@ -102,9 +102,10 @@ EVERY = [((6,), stack) for stack in STACKS.values()] + list(OTHERS.values())
 
 
 @pytest.mark.parametrize(("shape", "module"), EVERY, ids=[*STACKS, *OTHERS])
-def test_taylor_is_the_slope_of_silencing_a_neuron(shape, module, make_problem):
+def test_taylor_is_the_slope_of_silencing_a_neuron(shape, module, make_problem, monkeypatch):
     """Scale what a neuron sends by 1 − ε: the loss grows by ε times the estimate."""
     torch.manual_seed(2)
+    monkeypatch.setattr(scoring, "_CPU_BUDGET", 20_000)  # several chunks of samples
     problem = make_problem(module(), small_federation(shape=shape))
     neurons, validation = problem.neurons, problem.federation.validation
     base = problem.layout.row(problem.layout.prototype)
