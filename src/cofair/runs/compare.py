@@ -35,7 +35,7 @@ class Comparison:
         return [outcome for outcome in self.outcomes if outcome.method == method]
 
     def to_frame(self, rule: str = "last") -> pd.DataFrame:
-        """Return one row a method: mean and sample standard deviation over seeds, accuracies in percent."""
+        """Return one row a method: mean and sample standard deviation over seeds."""
         rows = []
         for method in self.methods:
             own = self.of(method)
@@ -43,8 +43,7 @@ class Comparison:
             row: dict[str, object] = {"method": method, "rule": rule, "seeds": len(own)}
             for name in QUANTITIES:
                 values = [getattr(cell, name) for cell in read]
-                scale = 100 if name in ("max", "mean", "min") else 1
-                defined = [scale * value for value in values if value is not None]
+                defined = [value for value in values if value is not None]
                 row[name] = float(np.mean(defined)) if defined else None
                 row[f"{name}_std"] = float(np.std(defined, ddof=1)) if len(defined) > 1 else None
             row["tested_rounds"] = max(len(outcome.history) for outcome in own)

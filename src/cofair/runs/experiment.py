@@ -141,7 +141,7 @@ class Experiment:
         return cls.from_dict(override(read_file(path), overrides))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return all settings, resolved, as nested plain values (what is none is left out)."""
+        """Return all settings, resolved, as nested plain values."""
         tables = {name: values(getattr(self, name)) for name in _TABLES}
         tables["training"]["steps"] = self.training.work().steps
         tables["method"] = {"name": self.method.name, **values(self.method)}
@@ -191,12 +191,12 @@ def override(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, A
 
 
 def _plain(value: Any) -> Any:
-    if value is None:
-        return "none"
     return list(value) if isinstance(value, tuple) else value
 
 
 def _toml(value: Any) -> str:
+    if value is None:
+        return '"none"'  # TOML has no null
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

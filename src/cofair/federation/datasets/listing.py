@@ -22,7 +22,7 @@ class Description:
     licence: str
     source: str
     path: Path | None
-    verified: bool | None  # None where it has not been fetched
+    verified: bool | None  # None where it has not been fetched or cannot be read
 
 
 def names() -> list[str]:
@@ -41,11 +41,11 @@ def _describe(entry: Entry) -> Description:
     place = digits.path() if entry.name == digits.NAME else store.file_of(entry.name)
     if not place.is_file():
         return _row(entry, train, test, source, None, None)
-    verified = True
+    verified: bool | None = True
     if entry.name != digits.NAME:
         metadata = store.peek(place)
         if metadata is None:
-            verified = False
+            verified = None
             source = f"damaged file: fetch it again with `cofair data get {entry.name} --force`"
         else:
             train, test = metadata.get("samples", (train, test))
