@@ -1,18 +1,24 @@
 """The command line as a person meets it: output, files, exit codes."""
 
+import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from cofair.cli import main
+from cofair.federation import datasets
 
 QUICK = [
     "--rounds", "12", "--clients", "4", "--set", "training.steps=2", "--set", "contribution.epochs=2",
@@ -60,7 +66,7 @@ def test_compare_as_a_process_prints_one_table_and_writes_the_results(tmp_path, 
     again = cofair("compare", "--methods", "standalone", *QUICK, "--out", str(out))
     assert again.returncode == 2
     assert again.stderr.startswith("error: ")
-    assert "--overwrite" in again.stderr
+    assert "overwrite" in again.stderr
 
 
 def test_one_seed_shows_an_interval_over_clients_and_undefined_is_explained(cofair):
@@ -79,6 +85,10 @@ def test_json_is_for_machines(cofair):
     assert answer["methods"][0]["method"] == "fedavg"
     assert len(answer["clients"]) == 4
     assert answer["experiment"]["training"]["rounds"] == 12
+    assert answer["experiment"]["training"]["clip"] is None
+    accuracies = [client["accuracy"] for client in answer["clients"]]
+    assert max(accuracies) <= 1  # fractions everywhere in one document
+    assert answer["methods"][0]["mean"] == pytest.approx(sum(accuracies) / 4)
     assert {row["name"] for row in json.loads(cofair("methods", "--json").stdout)} >= {"standalone", "fedavg"}
     assert any(row["name"] == "digits" for row in json.loads(cofair("data", "list", "--json").stdout))
 
@@ -136,30 +146,99 @@ def test_methods_and_data_list_tell_what_there_is(cofair):
     assert "compare" in bare.stdout + bare.stderr
 
 
+class Terminal:
+    """A process with a terminal of so many columns on stdout, stderr or both."""
+
+    def __init__(self, arguments, columns, streams=("stdout", "stderr")):
+        self.master, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        where = {name: terminal if name in streams else subprocess.DEVNULL for name in ("stdout", "stderr")}
+        kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "cofair", *arguments], **where, env=kept | {"TERM": "xterm", "OMP_NUM_THREADS": "1"}
+        )
+        os.close(terminal)
+        self.seen = ""
+
+    def read(self, until=lambda seen: False, seconds=90):
+        """Read until something is seen or the process ends; return what was seen so far, without colours."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not until(self.seen):
+            if not select.select([self.master], [], [], 0.5)[0]:
+                continue
+            try:
+                data = os.read(self.master, 65536)
+            except OSError:  # the other end is closed
+                break
+            self.seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", data.decode(errors="replace"))
+        return self.seen
+
+    def end(self):
+        code = self.process.wait(timeout=30)
+        os.close(self.master)
+        return code
+
+
 def test_a_terminal_sees_progress_and_an_interrupt_keeps_what_was_written(tmp_path):
     out = tmp_path / "run"
-    master, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "cofair", "compare", "--methods", "fedavg", "--rounds", "100000", "--out", str(out)],
-        stdout=subprocess.DEVNULL, stderr=terminal, env=os.environ | {"TERM": "xterm", "COLUMNS": "160"},
-    )  # fmt: skip
-    os.close(terminal)
-    seen, deadline = "", time.monotonic() + 90
-    while time.monotonic() < deadline and not ("γ" in seen and "round" in seen and "fedavg" in seen):
-        if select.select([master], [], [], 1)[0]:
-            seen += os.read(master, 65536).decode(errors="replace")
-    process.send_signal(signal.SIGINT)
-    while time.monotonic() < deadline:
-        try:
-            if select.select([master], [], [], 0.2)[0]:
-                seen += os.read(master, 65536).decode(errors="replace")
-        except OSError:  # the other end is closed
-            break
-        if process.poll() is not None:
-            break
-    assert process.wait(timeout=30) == 130
-    os.close(master)
-    assert "best" in seen
-    assert "left" in seen
+    arguments = ["compare", "--methods", "standalone,fedavg", "--rounds", "100000", "--out", str(out)]
+    terminal = Terminal(arguments, 80, ["stderr"])
+    terminal.read(lambda seen: re.search(r"fedavg.*γ.*left \d", seen))
+    terminal.process.send_signal(signal.SIGINT)
+    seen = terminal.read()
+    assert terminal.end() == 130
+    line = [line for line in re.split(r"[\r\n]+", seen) if re.search(r"fedavg.*γ.*left \d", line)][-1]
+    assert re.fullmatch(
+        r"fedavg, seed 0 +round \d+/100000  γ (–|-?\d+\.\d)  best \d+\.\d % +left \d+:\d\d:\d\d *", line
+    )
+    assert len(line) <= 80
+    assert "1 of 2 done" in seen
+    assert seen.strip().endswith("interrupted; what was finished is kept.")
     assert "Traceback" not in seen
     assert (out / "fedavg-seed0" / "history.jsonl").read_text().count("\n") >= 1
+
+
+def test_eighty_columns_are_enough_for_the_tables():
+    command = ["compare", "--methods", "standalone,fedavg", "--seeds", "2", *QUICK]
+    terminal = Terminal(command, 80, ["stdout"])
+    seen = terminal.read()
+    assert terminal.end() == 0
+    lines = [line.rstrip() for line in seen.replace("\r", "").split("\n")]
+    assert max(map(len, lines)) <= 80
+    assert "…" not in seen
+    number = r"-?\d+\.\d+ ± \d+\.\d+"
+    for method in ("standalone", "fedavg"):
+        own = next(line for line in lines if line.startswith(f" {method} "))
+        assert len(re.findall(number, own)) == 5 or (method == "fedavg" and "undefined" in own)
+    assert "Left out for want of width: download, seconds" in seen
+    assert re.search(r"client +samples +brought +standalone +fedavg", seen)
+
+    terminal = Terminal(["data", "list"], 80)
+    seen = terminal.read()
+    assert terminal.end() == 0
+    assert all(f" {name} " in seen for name in datasets.names())
+    assert "…" not in seen
+
+
+def test_an_output_that_nobody_reads_any_more_is_no_error():
+    for command in (["methods"], ["methods", "--json"]):
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [sys.executable, "-m", "cofair", *command], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+        os.close(write)
+        assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("command", [["methods"], ["methods", "--json"], ["--version"], ["--help"]])
+def test_a_full_disk_is_a_sentence(command):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cofair", *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "error: cannot write the output: No space left on device\n"

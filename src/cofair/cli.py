@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cofair.command import endings
 from cofair.errors import CofairError, UsageError
 
 app = typer.Typer(
@@ -13,6 +14,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    cls=endings.Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 data_app = typer.Typer(help="Data sets: what there is, fetch one, where it lies.", no_args_is_help=True)
@@ -187,9 +189,18 @@ def main() -> None:
     except CofairError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (endings.Interrupted, KeyboardInterrupt):
         print("interrupted; what was finished is kept.", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(endings.INTERRUPTED)
+    except endings.OutputClosed:
+        endings.drop_output()
+        sys.exit(endings.NOBODY_READS)
+    except OSError as error:
+        if not endings.is_full_disk(error):
+            raise
+        endings.drop_output()
+        print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

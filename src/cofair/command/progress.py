@@ -9,43 +9,49 @@ from rich.console import Console
 from cofair.runs.history import Record
 from cofair.runs.run import Listener
 
+WIDE = 120  # columns from which there is room for a bar
+
 
 @contextmanager
 def run_progress(rounds: int, runs: int = 1) -> Iterator[Listener]:
     """Show the run that goes on, and how many of several are done; yields what has to hear of every round."""
     console = Console(stderr=True)
     bars = rich_progress.Progress(
-        rich_progress.SpinnerColumn(),
-        rich_progress.TextColumn("{task.description:<28}"),
-        rich_progress.BarColumn(),
-        rich_progress.TextColumn("{task.fields[status]:<40}"),
-        rich_progress.TimeElapsedColumn(),
-        rich_progress.TextColumn("left"),
-        rich_progress.TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
+        *_columns(console.width), console=console, transient=True, disable=not console.is_terminal
     )
+    done = 0
     with bars:
-        overall = bars.add_task("all runs", total=runs, status="", visible=runs > 1)
+        overall = bars.add_task("all runs", total=runs, status=f"0 of {runs} done", visible=runs > 1)
         current = bars.add_task("preparing", total=None, status="")
         showing: tuple[str, int] | None = None
 
         def listen(method: str, seed: int, record: Record | None) -> None:
-            nonlocal showing
+            nonlocal showing, done
             if (method, seed) != showing:
                 showing = (method, seed)
                 total = None if record is None else rounds
                 bars.reset(current, total=total, description=f"{method}, seed {seed}", status="")
             if record is None:
                 return
-            fairness = "undefined" if record.fairness is None else f"{record.fairness:.1f}"
-            status = f"round {record.round}  γ {fairness}  best {100 * max(record.accuracies):.1f} %"
+            fairness = "–" if record.fairness is None else f"{record.fairness:.1f}"
+            status = f"round {record.round}/{rounds}  γ {fairness}  best {100 * max(record.accuracies):.1f} %"
             bars.update(current, completed=record.round, status=status)
             if record.last:
-                bars.advance(overall)
+                done += 1
+                bars.update(overall, completed=done, status=f"{done} of {runs} done")
 
         yield listen
+
+
+def _columns(width: int) -> list[rich_progress.ProgressColumn]:
+    """Return what a terminal of that width has room for; the numbers come before the bar."""
+    description = rich_progress.TextColumn("{task.description}")
+    status = rich_progress.TextColumn("{task.fields[status]}")
+    left = [rich_progress.TextColumn("left"), rich_progress.TimeRemainingColumn()]
+    if width < WIDE:
+        return [description, status, *left]
+    bar, elapsed = rich_progress.BarColumn(), rich_progress.TimeElapsedColumn()
+    return [rich_progress.SpinnerColumn(), description, bar, status, elapsed, *left]
 
 
 @contextmanager
