@@ -1,4 +1,7 @@
-"""What all baselines have in common: engines agree, clients have no order, and nothing unusual makes a NaN."""
+"""What holds for the baselines in all their variants: engines agree, clients have no order, nothing makes a NaN.
+
+With the defaults alone `test_every_method.py` checks the same, and more, of every method.
+"""
 
 from dataclasses import fields
 
@@ -33,6 +36,7 @@ METHODS = [
     FjORD(beta=3.0), FedRolex(beta=3.0), FedRolex(step=-1, share="linear"),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=repr)
+every_variant = pytest.mark.parametrize("method", [m for m in METHODS if m != type(m)()], ids=repr)
 
 
 def samples(n, seed):
@@ -85,7 +89,7 @@ def assert_finite(method, server, state):
     assert bool(torch.isfinite(rewards.parameters).all())
 
 
-@every_method
+@every_variant
 def test_the_loop_and_the_vectorised_engine_agree(method):
     setup = prepared(method, CLIENTS, BROUGHT)
     engines = [LoopEngine(setup.problem), VectorisedEngine(setup.problem)]
@@ -104,7 +108,7 @@ def test_a_gpu_gives_what_the_cpu_gives(method):
         assert torch.allclose(value.double(), tensors(other)[name].double().cpu(), rtol=0, atol=1e-9), name
 
 
-@every_method
+@every_variant
 def test_permuting_clients_permutes_everything(method):
     order = ["d", "a", "e", "c", "b"]
     rows = [list(CLIENTS).index(name) for name in order]
@@ -120,7 +124,7 @@ def test_permuting_clients_permutes_everything(method):
     assert masks[0] is masks[1] is None or torch.equal(masks[0][rows], masks[1])
 
 
-@every_method
+@every_variant
 def test_a_client_without_data_and_a_client_alone_are_no_trouble(method):
     for clients in ({**CLIENTS, "f": EMPTY}, {"b": CLIENTS["b"]}):
         setup = prepared(method, clients, {**BROUGHT, "f": 0.1})
