@@ -189,9 +189,11 @@ def test_more_clients_than_coalitions_fit_are_refused_before_anything_is_tried()
 def test_the_gram_matrix_is_the_same_whatever_the_chunks(monkeypatch):
     updates, _ = gaussian(6, 1000, 12, torch.float32)
     whole = updates.double() @ updates.double().T
-    for columns in (1, 7, 1000, 5000):
+    for columns, at_once in ((1, 64), (7, 2), (7, 64), (1000, 1), (5000, 64)):
         monkeypatch.setattr(cosine, "_COLUMNS", columns)
+        monkeypatch.setattr(cosine, "_AT_ONCE", at_once)
         assert torch.allclose(cosine.gram(updates), whole, rtol=1e-6, atol=1e-3)
+        assert torch.allclose(cosine.gram(updates.T.contiguous().T), whole, rtol=1e-6, atol=1e-3)
         assert cosine.gram(updates).dtype == torch.float64
 
 

@@ -19,7 +19,9 @@ from cofair.contributions.checks import check_finite, check_weights
 from cofair.contributions.shapley import Utility
 
 _FLOOR = 1e-7  # added to norms, as the authors' code does
-_COLUMNS = 2**14  # parameters whose products are summed in the updates' own type, before float64 takes over
+_COLUMNS = 2**12  # parameters whose products are summed in the updates' own type, before float64 takes over
+_AT_ONCE = 64  # such chunks in one batched product: one call for all cores, and memory of 64 N² numbers
+_COALITIONS = 2**14  # coalitions of drawn orders that are held at once
 _ROUNDING = 16.0  # units in the last place below which the square of a sum counts as zero
 
 
@@ -32,8 +34,11 @@ def normalised(updates: Tensor, gamma: float = 1.0) -> Tensor:
 def gram(updates: Tensor) -> Tensor:
     """Return the inner products (N, N) of updates (N, D) in float64, summed over chunks of parameters."""
     products = torch.zeros(len(updates), len(updates), dtype=torch.float64, device=updates.device)
-    for chunk in torch.split(updates, _COLUMNS, dim=1):
-        products += chunk @ chunk.T
+    for block in torch.split(updates, _COLUMNS * _AT_ONCE, dim=1):
+        count = block.shape[1] // _COLUMNS
+        chunks = block[:, : count * _COLUMNS].reshape(len(updates), count, _COLUMNS).transpose(0, 1)
+        rest = block[:, count * _COLUMNS :]
+        products += torch.bmm(chunks, chunks.mT).sum(0, dtype=torch.float64) + rest @ rest.mT
     return products
 
 
@@ -114,7 +119,7 @@ def cosine_utility(inner: Tensor, tolerance: float) -> Utility:
         if vanishes:
             return torch.zeros(len(coalitions), dtype=inner.dtype)
         parts = []
-        for members in torch.split(coalitions, _COLUMNS):
+        for members in torch.split(coalitions, _COALITIONS):
             chosen = members.to(inner)
             lengths = ((chosen @ inner) * chosen).sum(1)
             cosines = chosen @ inner.sum(1) / (lengths.clamp(min=0).sqrt() * total)
