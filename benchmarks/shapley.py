@@ -90,7 +90,7 @@ def figure(path: Path, runs: int) -> None:
     axes[1].set_xscale("log", base=2)
     axes[0].set_ylim(1e-3, 0.1)  # sampling all 120 orders of five clients is exact, and off the scale
     axes[0].set_ylabel("l1 error")
-    axes[1].legend(loc="center left")
+    axes[0].legend(loc="lower right")
     drawing.savefig(path)
 
 
