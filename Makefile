@@ -7,7 +7,7 @@ READY  := $(VENV)/ready
 .PHONY: demo test test-long bench format clean
 
 demo: $(READY)
-	$(BIN)/cofair compare --data digits --scene pow --methods all --rounds 100 --seeds 3 --out demo --overwrite
+	$(BIN)/cofair compare --data digits --scene pow --methods all --rounds 40 --seeds 2 --out demo --overwrite
 
 test: $(READY)
 	$(BIN)/ruff check .
@@ -22,6 +22,9 @@ test-long: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.scoring
+	$(BIN)/python -m benchmarks.importance
+	$(BIN)/python -m benchmarks.rounds
+	$(BIN)/python -m benchmarks.shapley
 	$(BIN)/python -m benchmarks.memory
 
 format: $(READY)

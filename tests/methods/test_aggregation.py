@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from cofair.methods.aggregation import cosine_with, mean_over_clients, mean_over_holders, unit_norm
+from cofair.contributions.cosine import normalised
+from cofair.methods.aggregation import cosine_with, mean_over_clients, mean_over_holders
 from tests.conftest import uploads_of
 
 
@@ -23,7 +24,7 @@ def test_an_absent_client_holds_nothing():
 
 
 def test_updates_get_one_length_and_zeros_stay_zero():
-    scaled = unit_norm(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64), 0.5)
+    scaled = normalised(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64), 0.5)
     assert scaled[0].tolist() == pytest.approx([0.3, 0.4], abs=1e-7)
     assert scaled[1].tolist() == [0, 0]
     assert cosine_with(scaled, torch.tensor([1.0, 0.0], dtype=torch.float64)).tolist() == pytest.approx([0.6, 0])

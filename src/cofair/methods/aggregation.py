@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -26,13 +25,6 @@ def mean_over_holders(uploads: Uploads, holds: Tensor | None, count: Literal["no
 def mean_over_clients(uploads: Uploads) -> Tensor:
     """Return the plain mean update (D,) over the clients that answered."""
     return uploads.updates.sum(0) / uploads.present.sum().clamp(min=1)
-
-
-def unit_norm(updates: Tensor, norm: float) -> Tensor:
-    """Return updates scaled to a given norm (CGSV, Eq. 1); an update of zeros stays zero."""
-    lengths = torch.linalg.vector_norm(updates, dim=1, keepdim=True)
-    scaled: Tensor = norm * updates / (lengths + 1e-7)
-    return scaled
 
 
 def cosine_with(updates: Tensor, aggregate: Tensor) -> Tensor:

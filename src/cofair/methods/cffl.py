@@ -12,9 +12,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from cofair.contributions.cosine import normalised as unit_norm
 from cofair.contributions.diversity import classes_held
 from cofair.engine.exchange import Delivered, Rewards, Uploads
-from cofair.methods.aggregation import unit_norm
 from cofair.methods.method import Method, Server
 from cofair.methods.registry import register
 from cofair.methods.reputation import normalised, of_the_best, remaining

@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from cofair.contributions.cosine import normalised as unit_norm
 from cofair.engine.exchange import Delivered, Rewards, Uploads
-from cofair.methods.aggregation import unit_norm
 from cofair.methods.method import Method, Server
 from cofair.methods.reputation import normalised
 from cofair.methods.sparsify import largest_entries
