@@ -113,25 +113,29 @@ def _block(
     device = table.keys.device
     n, B = len(steps), work.batch_size
     sizes = table.sizes[:n]
-    step = torch.arange(first, last).minimum(steps[:, None] - 1)  # who is done repeats its last, unread
-    epoch = step // per_epoch[:, None]  # (n, S)
-    start = (step % per_epoch[:, None]) * B
-    place = start[..., None] + torch.arange(B)  # place of each entry in its epoch's order
-    real = place < sizes[:, None, None]
 
-    # one shuffled order for each (client, epoch) that occurs in this run of steps
-    base = epoch[:, 0]
-    count = epoch[:, -1] - base + 1
+    # one shuffled order for each (client, epoch) that occurs in this run of steps; small, planned on the host
+    begin, end = (torch.minimum(torch.full_like(steps, step), steps - 1) for step in (first, last - 1))
+    base, count = begin // per_epoch, end // per_epoch - begin // per_epoch + 1
     owner = torch.repeat_interleave(torch.arange(n), count)
     row_start = torch.cumsum(count, 0) - count
     epoch_of_row = base[owner] + torch.arange(len(owner)) - row_start[owner]
-    needed = int((torch.where(real, place, 0)).max()) + 1
+    into_epoch = torch.minimum(sizes, (end % per_epoch + 1) * B)
+    needed = int(torch.where(count > 1, sizes, into_epoch).max())
     order, start_of_row = _orders(keys[owner.to(device)], epoch_of_row.to(device), sizes[owner], needed)
 
+    # the place of every entry of every batch in its order; large, computed where the data lies
+    steps, per_epoch, sizes, base, row_start, start_of_row = (
+        values.to(device) for values in (steps, per_epoch, sizes, base, row_start, start_of_row)
+    )
+    step = torch.arange(first, last, device=device).minimum(steps[:, None] - 1)  # who is done repeats its last, unread
+    epoch = step // per_epoch[:, None]
+    place = ((step % per_epoch[:, None]) * B)[..., None] + torch.arange(B, device=device)
+    real = place < sizes[:, None, None]
     row = row_start[:, None] + epoch - base[:, None]
-    flat = (start_of_row[row][..., None] + torch.where(real, place, 0)).to(device)
+    flat = start_of_row[row][..., None] + torch.where(real, place, 0)
     positions = order[flat.reshape(-1)].view(flat.shape) + table.offsets[:n, None, None]
-    return positions, real.to(device)
+    return positions, real
 
 
 def _orders(keys: Tensor, epochs: Tensor, sizes: Tensor, needed: int) -> tuple[Tensor, Tensor]:
