@@ -143,6 +143,22 @@ def test_taylor_is_the_removal_of_neurons_that_hardly_speak(make_problem):
     assert exact.min() < 0 < exact.max()  # or signs would not be tested
 
 
+def test_units_that_never_fire_do_not_matter(make_problem):
+    torch.manual_seed(2)
+    problem = make_problem(build("mlp", (6,), 3, hidden=(40, 30)))
+    base = problem.layout.row(problem.layout.prototype)
+    views = problem.layout.views(base)
+    views["1.bias"][:33] = -1e3
+    views["3.bias"][:] = -1e3
+    scorer = Scorer(problem, problem.federation.validation)
+    assert by_removal(scorer, base).tolist() == [0] * 70
+    views["3.bias"][:] = 1
+    got = by_removal(scorer, base)
+    assert (got[:33] == 0).all()
+    assert (got[33:] != 0).any()
+    assert got.tolist() == pytest.approx(without_each(problem, base), abs=1e-12)
+
+
 def test_importance_is_of_the_problems_own_loss(make_problem):
     torch.manual_seed(2)
 

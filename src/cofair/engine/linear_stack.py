@@ -19,17 +19,17 @@ from cofair.neurons.map import NeuronMap
 
 
 @dataclass(frozen=True)
-class _Activation:
+class Activation:
     """An activation and its derivative, written in terms of its output so that inputs need not be kept."""
 
     function: Callable[[Tensor], Tensor]
     derivative: Callable[[Tensor], Tensor]
 
 
-_ACTIVATIONS: dict[type[nn.Module], _Activation] = {
-    nn.ReLU: _Activation(torch.relu_, lambda h: (h > 0).to(h.dtype)),
-    nn.Tanh: _Activation(torch.tanh_, lambda h: 1 - h * h),
-    nn.Sigmoid: _Activation(torch.sigmoid_, lambda h: h * (1 - h)),
+_ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.ReLU: Activation(torch.relu_, lambda h: (h > 0).to(h.dtype)),
+    nn.Tanh: Activation(torch.tanh_, lambda h: 1 - h * h),
+    nn.Sigmoid: Activation(torch.sigmoid_, lambda h: h * (1 - h)),
 }
 
 
@@ -37,7 +37,7 @@ _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
 class _Linear:
     weight: str
     bias: str | None
-    activation: _Activation | None
+    activation: Activation | None
 
 
 class LinearStack:

@@ -100,12 +100,8 @@ class Scorer:
             nested = nesting(masks) if masks is not None and rows.dim() == 1 and count > 1 else None
             if nested is not None:  # a running sum and its copy are held, whatever the number of candidates
                 x = self.samples.x
-                return torch.cat(
-                    [nested_outputs(self.stack, rows, x[a:b], nested) for a, b in self.sample_ranges(3)], 1
-                )
-            return torch.cat(
-                [self.stack.outputs(rows, self.samples.x[a:b], masks) for a, b in self.sample_ranges(count)], 1
-            )
+                return _joined([nested_outputs(self.stack, rows, x[a:b], nested) for a, b in self.sample_ranges(1)])
+            return _joined([self.stack.outputs(rows, self.samples.x[a:b], masks) for a, b in self.sample_ranges(count)])
         at_once = max(1, int(_budget(self.problem.device) / (self._bytes_a_sample * count)))
         layout = self.problem.layout
         stacked = rows.expand(count, -1) if rows.dim() == 1 else rows
@@ -144,6 +140,11 @@ class Scorer:
         """Return for how many candidates outputs of all samples, and rows of their own, may be held together."""
         each = 4 * len(self.samples) * self._output_bytes + own_rows * self.problem.layout.size * 8
         return max(1, int(4 * _budget(self.problem.device) / each))
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Join outputs (C, n, ...) of chunks of samples, without a copy where there is but one."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 def _ranges(count: int, at_once: int) -> Iterator[tuple[int, int]]:

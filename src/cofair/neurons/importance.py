@@ -26,7 +26,7 @@ def by_removal(scorer: Scorer, base: Tensor) -> Tensor:
         assert without is not None
         return (without - whole).mean(1, dtype=torch.float64)
     changes = torch.zeros(neurons.count, dtype=torch.float64, device=base.device)
-    for a, b in scorer.sample_ranges(2):
+    for a, b in scorer.sample_ranges(1):
         x, y = scorer.samples.x[a:b], scorer.samples.y[a:b]
         changes += removal_changes(scorer.stack, base, x, y, scorer.problem.loss)
     return changes / len(scorer.samples)

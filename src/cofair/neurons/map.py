@@ -51,7 +51,8 @@ class NeuronMap:
         With an example of its inputs (n, ...) layers that are coupled, as by residual sums, are found too, where
         Torch-Pruning is installed.
         """
-        layers = module.neurons() if isinstance(module, DeclaresNeurons) else find_layers(module, example)
+        declares = isinstance(module, DeclaresNeurons) and callable(module.neurons)
+        layers = module.neurons() if declares else find_layers(module, example)  # type: ignore[operator]
         return cls(layers, layout) if layers else None
 
     def _bind(self) -> Iterator[_Axis]:

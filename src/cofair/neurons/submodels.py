@@ -5,18 +5,20 @@ the one before, are therefore running sums in the layer above their first units,
 computed for each of them, on the units it keeps.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cofair.engine.linear_stack import LinearStack
+from cofair.engine.linear_stack import Activation, LinearStack
 from cofair.engine.losses import Loss
 from cofair.errors import UsageError
 
-_MOSTLY = 0.8  # gathering the samples that a unit fires on pays below this share of them
+_NARROW = 16  # outputs of a product that are a multiple of this take half the time
+_UNITS = 16  # units whose losses are computed in one go
 
 
 @dataclass(frozen=True)
@@ -48,91 +50,122 @@ def nesting(masks: Tensor) -> Nesting | None:
 
 def nested_outputs(stack: LinearStack, base: Tensor, x: Tensor, nested: Nesting) -> Tensor:
     """Return the outputs (C, n, classes) of nested submodels of a base (D,) on inputs (n, ...)."""
-    views = stack.layout.views(base)
-    parts = stack.neuron_slices()
-    first = next(i for i, part in enumerate(parts) if part is not None)
-    below = x.flatten(1)
-    for layer in stack.layers[: first + 1]:
-        below = F.linear(below, views[layer.weight], views[layer.bias] if layer.bias else None)
-        below = layer.activation.function(below) if layer.activation else below
-
-    # units of each layer in the order in which prefixes take them up: what a candidate keeps is then a stretch
     counts, candidates = nested.counts.sort()
     rank = torch.empty_like(nested.order)
     rank[nested.order] = torch.arange(len(rank), device=rank.device)
-    weights, biases, kept = [], [], []
-    before = _taken_up(rank, parts[first])
-    h = below[:, before].t().contiguous()
-    kept.append(_kept(rank, parts[first], counts, len(before)))
-    for layer, part in zip(stack.layers[first + 1 :], parts[first + 1 :], strict=True):
-        weight, bias = views[layer.weight], None if layer.bias is None else views[layer.bias]
-        after = torch.arange(len(weight), device=base.device) if part is None else _taken_up(rank, part)
-        weights.append(weight[after][:, before])
-        biases.append(base.new_zeros(len(after), 1) if bias is None else bias[after, None])
-        kept.append(_kept(rank, part, counts, len(after)))
-        before = after
-    activations = [layer.activation for layer in stack.layers[first + 1 :]]
+    parts = stack.neuron_slices()
+    first = next(i for i, part in enumerate(parts) if part is not None)
 
-    n = len(x)
-    outputs = base.new_empty(len(counts), n, len(weights[-1]))
-    total, scratch = (base.new_empty(len(weights[0]), n) for _ in range(2))
-    reads, rows = 0, 0
-    for place, *widths in zip(candidates.tolist(), *kept, strict=True):
-        now, value_rows = widths[0], widths[1]
-        if now > reads and rows:
-            total[:rows].addmm_(weights[0][:rows, reads:now], h[reads:now])
-        if value_rows > rows:
-            new = slice(rows, value_rows)
-            torch.addmm(biases[0][new], weights[0][new, :now], h[:now], out=total[new])
-        reads, rows = now, value_rows
-        value = total[:rows]
-        for i, (weight, bias, width) in enumerate(zip(weights[1:], biases[1:], widths[2:], strict=True)):
-            value = scratch[:rows].copy_(value) if i == 0 else value
-            activation = activations[i]
-            value = activation.function(value) if activation else value
-            value = torch.addmm(bias[:width], weight[:width, : len(value)], value)
-        outputs[place] = value.t()
+    # units of each layer in the order in which prefixes take them up: what a candidate keeps is then a stretch
+    layers = list(_in_order(stack, base, rank))
+    kept = [_kept(rank, part, counts, len(layer.bias)) for part, layer in zip(parts, layers, strict=True)]
+    h = x.flatten(1)
+    for layer in layers[: first + 1]:
+        h = layer.act(torch.addmm(layer.bias, h, layer.weight))
+
+    reader, above = layers[first + 1], layers[first + 2 :]
+    total = reader.bias.expand(len(h), -1).clone()
+    scratch = torch.empty_like(total)
+    outputs = base.new_empty(len(counts), len(h), len(layers[-1].bias))
+    reads = 0
+    for place, now, *widths in zip(candidates.tolist(), *kept[first:], strict=True):
+        total.addmm_(h[:, reads:now], reader.weight[reads:now])
+        reads, value = now, total[:, : widths[0]]
+        below = reader
+        for layer, width in zip(above, widths[1:], strict=True):
+            value = below.act(scratch[:, : widths[0]].copy_(value) if below is reader else value)
+            value, below = layer.of_first(value, width), layer
+        outputs[place] = value
     return outputs
 
 
 def removal_changes(stack: LinearStack, base: Tensor, x: Tensor, y: Tensor, loss: Loss) -> Tensor:
     """Return how much the summed loss over samples (n, ...) grows when each neuron is left out, (K,) in float64."""
     assert stack.neurons is not None
-    views = stack.layout.views(base)
+    layers = list(_in_order(stack, base, None))
     sums, values = [], [x.flatten(1)]
-    for layer in stack.layers:
-        sums.append(F.linear(values[-1], views[layer.weight], views[layer.bias] if layer.bias else None))
-        values.append(layer.activation.function(sums[-1].clone()) if layer.activation else sums[-1])
+    for layer in layers:
+        sums.append(torch.addmm(layer.bias, values[-1], layer.weight))
+        values.append(layer.act(sums[-1].clone()))
     whole = loss(values[-1], y)
     changes = torch.zeros(stack.neurons.count, dtype=torch.float64, device=base.device)
     for place, part in enumerate(stack.neuron_slices()):
         if part is None:
             continue
-        above = stack.layers[place + 1 :]
-        outgoing = views[above[0].weight].t().neg().contiguous()
         fired = values[place + 1].t().contiguous()
-        for unit in range(part.stop - part.start):
-            fires = fired[unit].nonzero()[:, 0]  # where a unit is silent, nothing changes without it
-            if len(fires) > _MOSTLY * len(x):
-                value = torch.addcmul(sums[place + 1], fired[unit, :, None], outgoing[unit])
-                targets, with_it = y, whole
-            else:
-                value = sums[place + 1].index_select(0, fires)
-                value.addcmul_(fired[unit].index_select(0, fires)[:, None], outgoing[unit])
-                targets, with_it = y.index_select(0, fires), whole.index_select(0, fires)
-            for layer, reader in pairwise(above):
-                value = layer.activation.function(value) if layer.activation else value
-                # weights on the left: a product with few outputs is then three times as fast
-                value = torch.mm(views[reader.weight], value.t()).t()
-                value = value.add_(views[reader.bias]) if reader.bias else value
-            changes[part.start + unit] = (loss(value, targets) - with_it).sum(dtype=torch.float64)
+        for first in range(0, len(fired), _UNITS):
+            block = fired[first : first + _UNITS]
+            unit, sample = block.nonzero(as_tuple=True)  # where a unit is silent, nothing changes without it
+            if not len(unit):
+                continue
+            outputs = _without_each(layers[place + 1 :], sums[place + 1], block[unit, sample], first + unit, sample)
+            growth = loss(outputs, y.index_select(0, sample)) - whole.index_select(0, sample)
+            changes.index_add_(0, part.start + first + unit, growth.double())
     return changes
 
 
-def _taken_up(rank: Tensor, part: slice | None) -> Tensor:
-    """Return the units of a layer in the order in which prefixes take them up."""
-    assert part is not None
-    return rank[part].argsort()
+def _without_each(layers: list["_Layer"], sums: Tensor, fired: Tensor, unit: Tensor, sample: Tensor) -> Tensor:
+    """Return the outputs (m, classes) for m pairs of a unit, which is left out, and a sample, on which it fired.
+
+    `sums` (n, outputs) is what the first of the layers above the unit adds up, and pairs stand in order of units.
+    """
+    reader, *above = layers
+    outgoing = reader.weight.neg().contiguous()
+    if not above:
+        return sums.index_select(0, sample).addcmul_(fired[:, None], outgoing.index_select(0, unit))
+    last = above[-1]
+    outputs = sums.new_empty(len(sample), last.padded.shape[1])
+    start = 0
+    for k, count in enumerate(unit.bincount().tolist()):  # unit by unit: one's sums fit a processor's cache
+        if not count:
+            continue
+        these = slice(start, start + count)
+        value = sums.index_select(0, sample[these]).addcmul_(fired[these, None], outgoing[k])
+        below = reader
+        for layer in above[:-1]:
+            value, below = layer.of_first(below.act(value), len(layer.bias)), layer
+        torch.mm(below.act(value), last.padded, out=outputs[these])
+        start += count
+    return outputs[:, : len(last.bias)] + last.bias
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A linear layer as its transposed weights (inputs, outputs), its bias, and the activation that follows."""
+
+    weight: Tensor
+    bias: Tensor
+    activation: Activation | None
+
+    @cached_property
+    def padded(self) -> Tensor:
+        """Return the weights with outputs of zero up to a multiple of 16."""
+        return F.pad(self.weight, (0, -len(self.bias) % _NARROW)).contiguous()
+
+    def act(self, value: Tensor) -> Tensor:
+        """Apply the activation, in place."""
+        return value if self.activation is None else self.activation.function(value)
+
+    def of_first(self, value: Tensor, outputs: int) -> Tensor:
+        """Return the first outputs, computed from values (n, k) of the first k inputs."""
+        columns = self.padded[: value.shape[1], : outputs + -outputs % _NARROW]
+        return torch.mm(value, columns)[:, :outputs].add_(self.bias[:outputs])
+
+
+def _in_order(stack: LinearStack, base: Tensor, rank: Tensor | None) -> Iterator[_Layer]:
+    """Give the layers with the neurons of each in the order of their ranks, or as they are."""
+    views = stack.layout.views(base)
+    before: Tensor | None = None
+    for layer, part in zip(stack.layers, stack.neuron_slices(), strict=True):
+        weight = views[layer.weight]
+        bias = weight.new_zeros(len(weight)) if layer.bias is None else views[layer.bias]
+        after = None if part is None or rank is None else rank[part].argsort()
+        if before is not None:
+            weight = weight[:, before]
+        if after is not None:
+            weight, bias = weight[after], bias[after]
+        yield _Layer(weight.t(), bias, layer.activation)
+        before = after
 
 
 def _kept(rank: Tensor, part: slice | None, counts: Tensor, width: int) -> list[int]:
