@@ -75,3 +75,9 @@ def test_a_declaration_that_does_not_fit_is_a_sentence(layer, sentence):
 @pytest.mark.parametrize("module", [nn.Linear(2, 3), build("mlp", (4,), 3, hidden=())])
 def test_a_module_without_neurons_has_no_map(module):
     assert NeuronMap.of(module, Layout(module)) is None
+
+
+def test_a_module_with_a_number_called_neurons_declares_nothing():
+    module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    module.neurons = 16
+    assert NeuronMap.of(module, Layout(module)).count == 3

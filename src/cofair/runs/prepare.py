@@ -63,8 +63,10 @@ def prepare(
     module = _module(experiment, federation, model, None if dataset is None else dataset.vocabulary_size or None)
     module = copy.deepcopy(module).to(device=device, dtype=dtype)  # the caller's own stays as it is
     layout = Layout(module)
+    federation = federation.to(device, dtype)
+    neurons = NeuronMap.of(layout.prototype, layout, federation.test.x[:2])
     problem = Problem(
-        layout, NeuronMap.of(layout.prototype, layout), federation.to(device, dtype), run.seed,
+        layout, neurons, federation, run.seed,
         losses.loss(run.loss if loss is None else loss, device, dtype),
         _told(metrics.metric(run.metric if metric is None else metric)),
     )  # fmt: skip
