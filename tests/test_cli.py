@@ -155,8 +155,10 @@ class Terminal:
         where = {name: terminal if name in streams else subprocess.DEVNULL for name in ("stdout", "stderr")}
         kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cofair", *arguments], **where, env=kept | {"TERM": "xterm", "OMP_NUM_THREADS": "1"}
-        )
+            [sys.executable, "-m", "cofair", *arguments], **where, env=kept | {"TERM": "xterm", "OMP_NUM_THREADS": "1"},
+            # a suite that a shell runs in the background inherits an ignored interrupt; a person's terminal does not
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        )  # fmt: skip
         os.close(terminal)
         self.seen = ""
 
