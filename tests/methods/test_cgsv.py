@@ -28,12 +28,14 @@ def test_the_first_round_worked_out_by_hand(make_server):
     server, before, after = first_round(make_server, CGSV(gamma=1.0))
     assert after.reputation.tolist() == pytest.approx([0.9 / 1.6, 0.7 / 1.6], abs=1e-6)
     share = math.tanh(0.4375) / math.tanh(0.5625)
-    assert share < 1
     reward = after.models - before.models
     assert reward[0, :2].tolist() == pytest.approx([0.7, 0.6], abs=1e-6)
+    uploads = uploads_of(UPDATES, [9, 3])
+    updates, aggregate = CGSV(gamma=1.0).aggregated(server, before, uploads, 1)
+    _, shares = CGSV(gamma=1.0).judge(server, before, uploads, updates, aggregate, 1)
+    assert shares.tolist() == pytest.approx([1, share], abs=1e-6)
     assert before.models[0].tolist() == server.initial.tolist()
     # the second round weighs by reputation instead of samples
-    uploads = uploads_of(UPDATES, [9, 3])
     weights = CGSV(gamma=1.0).weights(server, after, uploads, 2)
     assert weights.tolist() == after.reputation.tolist()
 
@@ -93,6 +95,15 @@ def test_nearness_to_the_aggregate_can_count_instead_of_the_cosine(make_server):
     far, near = math.hypot(1.5, 3), math.hypot(0.5, 1)
     scores = [0.05 * (far - near + 1e-3), 0.001]  # the second is lifted to the least reputation
     assert after.reputation.tolist() == pytest.approx([s / sum(scores) for s in scores], rel=1e-6)
+
+
+def test_nearness_is_measured_among_the_clients_that_answered(make_server):
+    """Distances to the mean (2, 2) of those who answered are √2 each; the absent one's zeros would be √8 away."""
+    updates = [[3.0, 1.0] + [0.0] * 16, [1.0, 3.0] + [0.0] * 16, [0.0] * 18]
+    method = CGSV(measure="euclidean")
+    _, _, after = first_round(make_server, method, updates, (4, 4, 4), (0.1, 0.2, 0.3), absent=[2])
+    # 0.05 · 0.001 is lifted to the least reputation, which the absent client has too
+    assert after.reputation.tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3])
 
 
 def test_an_absent_client_keeps_its_reputation_and_zero_updates_are_harmless(make_server):

@@ -50,9 +50,9 @@ class CGSV(SparsifiedMethod):
             if self.measure == "cosine":
                 score = cosine_with(updates, aggregate)  # Eq. 3: ψ_i = cos(u_i, u_N)
             else:
-                mean = by_size(uploads) @ uploads.updates
-                distance = torch.linalg.vector_norm(uploads.updates - mean, dim=1)
-                score = distance.max() - distance + 1e-3
+                mean = by_size(uploads) @ uploads.updates  # of the updates as uploaded
+                distance = torch.linalg.vector_norm(uploads.updates - mean, dim=1) * uploads.present
+                score = distance.max() - distance + 1e-3  # the farthest is one who answered
             fresh = self.alpha * state.reputation + (1 - self.alpha) * score
             reputation = torch.where(uploads.present, fresh, state.reputation)
             reputation = reputation.clamp(min=1e-3)  # nobody is shut out for ever (authors' code)
