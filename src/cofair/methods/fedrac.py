@@ -35,6 +35,9 @@ class FedRAC(SubmodelMethod):
     lambda_late: float = setting(0.8, "λ after round `switch`", minimum=0, maximum=1)
     switch: int = setting(100, "the last round of λ early", minimum=0)
     pack: int = setting(8, "neurons between two candidate submodels", minimum=1)
+    pack_late: int | None = setting(
+        None, "the same after round `switch`; none: no change (ResNet: 32, then 8)", minimum=1
+    )
     pack_offset: Literal[0, 1] = setting(
         0, "0: one pack less than the prefix that qualifies (authors' code); 1: that prefix itself (paper)"
     )
@@ -54,10 +57,11 @@ class FedRAC(SubmodelMethod):
             order = torch.randperm(K, generator=server.random(t, "order")).to(frequency.device)
         else:
             order = frequency.argsort(stable=True)  # π^t: the least trained first
-        sizes = torch.arange(1, math.ceil(K / self.pack) + 1).mul(self.pack).clamp(max=K)
+        pack = self.pack if t <= self.switch or self.pack_late is None else self.pack_late
+        sizes = torch.arange(1, math.ceil(K / pack) + 1).mul(pack).clamp(max=K)
         accuracy = server.validation.prefixes(state.parameters, order, sizes).metric.double()  # A_k
         reputation = self.reputation_at(t, server.contributions, accuracy[-1])
-        counts = self.allocate(accuracy, reputation, server.contributions, K)
+        counts = self.allocate(sizes, accuracy, reputation, server.contributions)
         return replace(state, granted=prefix_masks(order, counts), record=frequency, reputation=reputation)
 
     def reputation_at(self, t: int, contributions: Tensor, accuracy: Tensor) -> Tensor:
@@ -69,18 +73,17 @@ class FedRAC(SubmodelMethod):
         held_back = strength * accuracy * (1 - 1 / math.log(self.zeta * t + self.kappa))  # tmp^t
         return contributions + (accuracy - held_back) * normalised / 100
 
-    def allocate(self, accuracy: Tensor, reputation: Tensor, contributions: Tensor, K: int) -> Tensor:
-        """Return how many neurons each client gets (N,); the best get all K.
+    def allocate(self, sizes: Tensor, accuracy: Tensor, reputation: Tensor, contributions: Tensor) -> Tensor:
+        """Return how many neurons each client gets (N,), given the sizes and accuracies of the candidates.
 
         From the smallest contribution up: the largest pack whose accuracy does not exceed the reputation, at least
-        one more than the contribution before. Equal contributions share a pack and the last pack can be shared by
-        many, unless `always_one_more` asks for the authors' code.
+        one more than the contribution before. The best get all. Equal contributions share a pack and the last pack can
+        be shared by many, unless `always_one_more` asks for the authors' code.
         """
-        scores, deserved = accuracy.tolist(), reputation.tolist()
+        scores, deserved, brought = accuracy.tolist(), reputation.tolist(), contributions.tolist()
         last = len(scores) - 1
-        counts = torch.full((len(deserved),), K)
-        brought = contributions.tolist()
-        before, smallest = 0, 0
+        counts = sizes[-1:].repeat(len(brought))
+        before = -self.pack_offset  # so that nobody gets less than one pack
         previous: float | None = None
         order = sorted(range(len(brought)), key=brought.__getitem__)
         for position, i in enumerate(order):
@@ -93,5 +96,5 @@ class FedRAC(SubmodelMethod):
                 if not self.always_one_more:
                     before = min(before, last)
             previous = brought[i]
-            counts[i] = min(self.pack * max(before + self.pack_offset, 1), K)
+            counts[i] = sizes[min(max(before + self.pack_offset - 1, 0), last)]
         return counts
