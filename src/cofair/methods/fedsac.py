@@ -34,6 +34,11 @@ class FedSAC(SubmodelMethod):
     importance_transform: Literal["shift", "sigmoid", "clamp", "abs", "raw"] = setting(
         "shift", "what is done with negative importances, of which the paper does not speak"
     )
+    # No code of FedSAC was released; "nonzero" is its descendant FedRAC's. By the paper's own count the weakest client
+    # comes nearer to what the paper prints.
+    count: Literal["nonzero", "mask"] = setting(
+        "mask", "who counts in the mean of a parameter: who holds it (paper), or whose update of it is not zero"
+    )
     without_allocation: bool = setting(False, "ablation: all neurons equally important, in random order")
 
     def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
