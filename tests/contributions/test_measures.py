@@ -53,6 +53,29 @@ def test_the_same_seed_gives_the_same_contributions(federation, measured, name):
     assert contributions(federation, name).tolist() == measured[name].tolist()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_permuting_clients_permutes_their_contributions(name):
+    """Ten clients, of which random orders are drawn, and draws follow the clients' names."""
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(1200, 5, generator=random, dtype=torch.float64)
+    y = (x @ torch.randn(5, generator=random, dtype=torch.float64) > 0).long()
+    sizes = [150, 20, 90, 30, 200, 140, 70, 110, 130, 60]
+    shares = list(zip(x[:1000].split(sizes), y[:1000].split(sizes), strict=True))
+    torch.manual_seed(0)
+    module, found = nn.Linear(5, 2).double(), []
+    rest = (x[1000:], y[1000:])
+    for order in (list(range(10)), [3, 9, 0, 4, 8, 1, 7, 2, 6, 5]):
+        federation = cofair.Federation(
+            [shares[i] for i in order], test=rest, validation=rest, names=[f"client {i}" for i in order]
+        )
+        result = cofair.run(
+            module, federation, rounds=1, steps=1, execution={"precision": "float64"},
+            contribution={"measure": name, "epochs": 1, "permutations": 5},
+        )  # fmt: skip
+        found.append([result.contributions[order.index(i)] for i in range(10)])
+    assert found[1] == pytest.approx(found[0], abs=1e-9)
+
+
 def test_measures_of_what_clients_bring_rank_the_largest_above_the_smallest(measured):
     # the scene `pow` gives the first client the fewest samples and the last the most
     for name in ("standalone", "cosine", "cosine-exact", "cosine-sampled", "index", "size"):

@@ -132,3 +132,21 @@ def test_from_ten_clients_on_orders_are_drawn(make_server):
     many = index(rows, 400)
     assert not torch.equal(few, many)
     assert float((index(rows, 600) - many).abs().sum()) < float((few - many).abs().sum())
+
+
+def test_orders_are_drawn_for_names_so_that_permuting_clients_permutes_the_index(make_server):
+    order, present = [3, 9, 0, 4, 8, 1, 7, 2, 6, 5], torch.ones(10, dtype=torch.bool)
+
+    def index(rows, stand):
+        torch.manual_seed(3)
+        names = [f"client {i}" for i in stand]
+        server = make_server([0.1] * 10, [5] * 10, nn.Linear(6, 3, bias=False), names=names)
+        method = ECI(permutations=5)
+        return method.judge(server, method.start(server), Uploads(rows[stand], present, server.sizes), rows, rows, 1)[0]
+
+    for seed in range(100):
+        rows = torch.randn(10, 18, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        found = index(rows, list(range(10)))
+        if bool(found.any()):  # together they improve the model
+            break
+    assert torch.allclose(index(rows, order), found[order], atol=1e-12)

@@ -67,11 +67,16 @@ def approximate(updates: Tensor, weights: Tensor, present: Tensor | None = None)
 
 
 def sampled(
-    updates: Tensor, weights: Tensor, generator: torch.Generator, permutations: int = 150, present: Tensor | None = None
-) -> Tensor:
-    """Return φ (Eq. 2) averaged over random orders; 150 of them are the paper's ε = δ = 0.1 (Figure 1)."""
+    updates: Tensor, weights: Tensor, generator: torch.Generator, permutations: int = 150,
+    present: Tensor | None = None, places: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Return φ (Eq. 2) averaged over random orders; 150 of them are the paper's ε = δ = 0.1 (Figure 1).
+
+    Orders are drawn for `places` (N,) where these are given.
+    """
     inner, players = inner_products(updates, weights, present)
-    drawn = shapley.orders(len(inner), permutations, generator)
+    there = None if places is None else places[players.cpu()]
+    drawn = shapley.orders(len(inner), permutations, generator, there)
     return _placed(shapley.sampled(cosine_utility(inner, _tolerance(updates)), drawn), players)
 
 

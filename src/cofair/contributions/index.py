@@ -17,11 +17,12 @@ EXACT_BELOW = 10  # from this many clients on, random orders take the place of a
 
 def coalition_shapley(
     scorer: Scorer, base: Tensor, updates: Tensor, sizes: Tensor, present: Tensor, generator: torch.Generator,
-    permutations: int = 150,
+    permutations: int = 150, places: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return φ^t (N,) of one round's updates (N, D) to a model (D,): Σ_i φ_i is what they gain together.
 
-    Exact for fewer than ten clients that answered, else over random orders. Who was absent gets 0.
+    Exact for fewer than ten clients that answered, else over random orders, drawn for `places` (N,) where these are
+    given. Who was absent gets 0.
     """
     chosen = coalition_models.players(updates, sizes, present)
     utility = coalition_models.utility(scorer, base, updates, sizes, chosen)
@@ -29,7 +30,8 @@ def coalition_shapley(
     if count < EXACT_BELOW:
         values = shapley.exact(utility, count)
     else:
-        values = shapley.sampled(utility, shapley.orders(count, permutations, generator))
+        there = None if places is None else places[chosen.cpu()]
+        values = shapley.sampled(utility, shapley.orders(count, permutations, generator, there))
     found = torch.zeros(len(updates), dtype=torch.float64, device=updates.device)
     found[chosen] = values.to(found)
     return found

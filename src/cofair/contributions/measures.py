@@ -68,7 +68,13 @@ class Measure:
 def _index(given: Evidence) -> Tensor:
     initial, sizes, present = given.server.initial, given.server.sizes, given.present
     return index.coalition_shapley(
-        given.scorer, initial, given.updates, sizes, present, given.generator, given.permutations
+        given.scorer, initial, given.updates, sizes, present, given.generator, given.permutations, given.server.places()
+    )
+
+
+def _cosine_sampled(given: Evidence) -> Tensor:
+    return cosine.sampled(
+        given.updates, given.weights, given.generator, given.permutations, given.present, given.server.places()
     )
 
 
@@ -78,14 +84,14 @@ def _leave_one_out(given: Evidence) -> Tensor:
 
 
 def _divergence(given: Evidence) -> Tensor:
-    problem, models, random = given.scorer.problem, given.server.alone(), given.generator
+    problem, models = given.scorer.problem, given.server.alone()
     found = []
     for i, model in enumerate(models):
         own = problem.federation.client(i)
         if not len(own):
             found.append(models.new_tensor(torch.inf, dtype=torch.float64))
             continue
-        lists = []
+        lists, random = [], given.generator  # begun anew for each client, so that their order does not matter
         for scorer in (Scorer(problem, own), given.scorer):
             losses = scorer.score(model, per_sample=True).losses
             assert losses is not None  # asked for
@@ -107,8 +113,7 @@ MEASURES: dict[str, Measure] = {
         lambda given: cosine.exact(given.updates, given.weights, given.present),
     ),
     "cosine-sampled": Measure(
-        "the same over random orders",
-        lambda given: cosine.sampled(given.updates, given.weights, given.generator, given.permutations, given.present),
+        "the same over random orders", _cosine_sampled
     ),
     "index": Measure("Shapley value of the metric of coalitions' models (ECI)", _index, needs_validation=True),
     "leave-one-out": Measure("what the average model loses without the client", _leave_one_out, needs_validation=True),

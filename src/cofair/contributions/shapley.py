@@ -57,14 +57,18 @@ def mean_with(values: Tensor) -> Tensor:
     return _sums_with(joins[size] * values.to(torch.float64))
 
 
-def orders(players: int, count: int, generator: torch.Generator) -> Tensor:
-    """Draw orders (K, N) in which players come: all N! if `count` allows it, without replacement where N! is small."""
+def orders(players: int, count: int, generator: torch.Generator, places: Tensor | None = None) -> Tensor:
+    """Draw orders (K, N) in which players come: all N! if `count` allows it, without replacement where N! is small.
+
+    With `places` (N,), where each player stands by name, draws are of places, so that they move with the players.
+    """
     if players <= _LISTED_AT_MOST:
-        listed = torch.tensor(list(itertools.permutations(range(players))), dtype=torch.int64)
-        if count >= len(listed):
-            return listed
-        return listed[torch.randperm(len(listed), generator=generator)[:count]]
-    return torch.rand(count, players, generator=generator, dtype=torch.float64).argsort(1)
+        drawn = torch.tensor(list(itertools.permutations(range(players))), dtype=torch.int64)
+        if count < len(drawn):
+            drawn = drawn[torch.randperm(len(drawn), generator=generator)[:count]]
+    else:
+        drawn = torch.rand(count, players, generator=generator, dtype=torch.float64).argsort(1)
+    return drawn if places is None else places.argsort()[drawn]
 
 
 def sample_size(epsilon: float, delta: float) -> int:

@@ -76,7 +76,7 @@ class ECI(SparsifiedMethod):
             # φ_i of v(S) = accuracy on V of M_S = w + Σ_{i in S} (n_i / n_S) Δ_i
             values = index.coalition_shapley(
                 server.validation, state.server, uploads.updates, uploads.sizes, uploads.present,
-                server.random(t, "coalitions"), self.permutations,
+                server.random(t, "coalitions"), self.permutations, server.places(),
             )  # fmt: skip
             reputation = index.accumulated(state.reputation, values, t, self.decay)
         return reputation, of_the_best(reputation)
