@@ -1,4 +1,4 @@
-"""What holds for the baselines in all their variants: engines agree, clients have no order, nothing makes a NaN.
+"""What holds for methods in all their variants: engines agree, clients have no order, nothing makes a NaN.
 
 With the defaults alone `test_every_method.py` checks the same, and more, of every method.
 """
@@ -14,9 +14,13 @@ from cofair.engine.vectorised import VectorisedEngine
 from cofair.federation.federation import Federation
 from cofair.methods import get
 from cofair.methods.cffl import CFFL
+from cofair.methods.cgsv import CGSV
 from cofair.methods.dw import DW
 from cofair.methods.eci import ECI
+from cofair.methods.fedave import FedAVE
 from cofair.methods.fedfv import FedFV
+from cofair.methods.fedrac import FedRAC
+from cofair.methods.fedsac import FedSAC
 from cofair.methods.iafl import IAFL
 from cofair.methods.qffl import QFFL
 from cofair.methods.rffl import RFFL
@@ -34,6 +38,12 @@ METHODS = [
     IAFL(q=0.5), IAFL(kappa=0.5, reputation_from="size"), DW(), DW(reputation_from="contributions"), RR(), RR(turns=3),
     ECI(), ECI(reputation_from="contributions"), HeteroFL(beta=3.0), HeteroFL(share="linear", count="nonzero"),
     FjORD(beta=3.0), FedRolex(beta=3.0), FedRolex(step=-1, share="linear"),
+    CGSV(), CGSV(measure="euclidean", sparsify="all"), CGSV(reputation_from="contributions", drop_one=True),
+    FedAVE(), FedAVE(divergence_in="quota"), FedAVE(divergence_in="reputation"), FedAVE(divergence_in="neither"),
+    FedSAC(), FedSAC(importance_transform="raw", count="mask", interval=1), FedSAC(without_allocation=True, beta=3.0),
+    FedSAC(importance_transform="clamp", without_aggregation=True, interval=2), FedRAC(pack=2),
+    FedRAC(pack=2, pack_offset=1, count="mask", beta=10.0), FedRAC(pack=3, without_allocation=True),
+    FedRAC(pack=1, without_reputation=True, beta=5.0),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=repr)
 every_variant = pytest.mark.parametrize("method", [m for m in METHODS if m != type(m)()], ids=repr)
@@ -149,9 +159,8 @@ def test_a_round_in_which_nobody_answers_changes_no_model(method):
     phase = method.phases(server, 3)[0]
     rewards = method.rewards(server, state, 3, phase)
     nothing = torch.zeros(5, len(server.initial), dtype=torch.float64)
-    silence = Uploads(
-        nothing, torch.zeros(5, dtype=torch.bool), server.sizes, {"loss_before": torch.full((5,), torch.nan)}
-    )
+    unknown = {"loss_before": torch.full((5,), torch.nan), "batch_losses_before": torch.full((5, 1), torch.nan)}
+    silence = Uploads(nothing, torch.zeros(5, dtype=torch.bool), server.sizes, unknown)
     state = method.learn(server, state, rewards, silence, 3, phase)
     assert_finite(method, server, state)
     if not (isinstance(method, IAFL) and method.q):  # which resets models to the reference model, uploads or not
@@ -172,6 +181,6 @@ def test_equal_clients_get_equal_rewards(method, brought):
         assert bool(delivered.neuron_masks.all())
 
 
-def test_every_baseline_is_registered_under_its_name():
+def test_every_method_is_registered_under_its_name():
     for method in METHODS:
         assert get(method.name) is type(method)
