@@ -23,6 +23,7 @@ import cofair
 from cofair.errors import RunError, UsageError
 from cofair.runs.history import Record
 
+FORMAT = 1  # of a run folder; counts up when an older reader would misread a newer folder
 FILES = ("experiment.toml", "run.json", "history.jsonl", "summary.json")
 
 

@@ -20,6 +20,8 @@ class Record:
     download: list[float]  # mean share of a whole model received per round so far
     seconds: float
     last: bool  # the run ends with this round
+    # share of clients that held each neuron, the mean over the rounds since the record before; None without submodels
+    allocation: list[float] | None = None
 
     def to_json(self) -> str:
         """Return the record as one line; what is absent is left out."""

@@ -1,5 +1,6 @@
 """The one loop: rewards out, local training, uploads in."""
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,12 +17,15 @@ from cofair.methods.method import Server
 from cofair.runs.history import Record
 from cofair.runs.prepare import Prepared
 
+ALLOCATION_GROUPS = 512  # a history names at most so many neurons, or groups of neighbours
+
 
 def rounds(method: Method[Any], prepared: Prepared) -> Iterator[tuple[Record, Delivered]]:
     """Run a method and yield, for each round that is tested, what was measured and the models delivered."""
     server, began = prepared.server, time.perf_counter()
     state, clients = method.start(server), ClientStates()
     downloaded = torch.zeros(server.clients, dtype=torch.float64)
+    held: list[Tensor] = []
     last = method.rounds(server)
     for t in range(1, last + 1):
         for phase in method.phases(server, t):
@@ -30,6 +34,8 @@ def rounds(method: Method[Any], prepared: Prepared) -> Iterator[tuple[Record, De
             clients = trained if rewards.keeps_memory else clients
             state = method.learn(server, state, rewards, uploads, t, phase)
             downloaded += _download(server, rewards)
+            if rewards.neuron_masks is not None:
+                held.append(_share_of_holders(rewards.neuron_masks, rewards.participants))
         if server.evaluates(t) or t == last:
             delivered = method.delivered(server, state)
             reputation = method.reputation(state)
@@ -45,7 +51,9 @@ def rounds(method: Method[Any], prepared: Prepared) -> Iterator[tuple[Record, De
                 download=_list(downloaded / t),
                 seconds=time.perf_counter() - began,
                 last=t == last,
+                allocation=_allocation(held),
             )
+            held.clear()
             yield record, delivered
 
 
@@ -71,6 +79,23 @@ def _download(server: Server, rewards: Rewards) -> Tensor:
     if rewards.participants is not None:
         share = share * rewards.participants.cpu()
     return share
+
+
+def _share_of_holders(masks: Tensor, participants: Tensor | None) -> Tensor:
+    """Return which share of the clients that take part holds each neuron (K,)."""
+    taking_part = masks if participants is None else masks[participants]
+    return (
+        taking_part.to(torch.float32).mean(0) if len(taking_part) else torch.zeros_like(masks[0], dtype=torch.float32)
+    )
+
+
+def _allocation(held: list[Tensor]) -> list[float] | None:
+    """Return the mean of rounds' shares of holders, in groups of neighbours where there are many neurons."""
+    if not held:
+        return None
+    mean = torch.stack(held).mean(0)
+    size = math.ceil(len(mean) / ALLOCATION_GROUPS)
+    return [round(float(group.mean()), 4) for group in torch.split(mean.cpu(), size)]
 
 
 def _list(values: Tensor) -> list[float]:

@@ -15,7 +15,7 @@ from cofair.errors import UsageError
 from cofair.federation.federation import Federation
 from cofair.methods import Method
 from cofair.runs.experiment import Experiment
-from cofair.runs.folder import RunFolder, versions
+from cofair.runs.folder import FORMAT, RunFolder, versions
 from cofair.runs.history import Record
 from cofair.runs.loop import rounds as loop
 from cofair.runs.prepare import Model, Prepared, prepare
@@ -120,10 +120,12 @@ def _facts(prepared: Prepared) -> dict[str, Any]:
     federation = prepared.problem.federation
     device = federation.device
     return {
+        "format": FORMAT,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "engine": type(prepared.engine).__name__,
+        "given": sorted(prepared.given),
         "model": type(prepared.problem.layout.prototype).__name__,
         "seed": prepared.problem.seed,
         "parameters": prepared.problem.layout.size,

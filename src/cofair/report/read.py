@@ -1,0 +1,185 @@
+"""Read run folders back: what a report is made of."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import cofair
+from cofair.errors import RunError, UsageError
+from cofair.runs.compare import Comparison
+from cofair.runs.folder import FORMAT
+from cofair.runs.history import read_history
+from cofair.runs.result import Outcome
+
+_UNLABELLED = ("run.seed", "run.device", "run.engine", "run.evaluate_every", "run.joint", "method.name")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder as it was read."""
+
+    folder: Path
+    outcome: Outcome
+    experiment: dict[str, dict[str, Any]]  # the tables of experiment.toml; what was given in Python is not there
+    facts: dict[str, Any]  # run.json
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether the run came to its end."""
+        return self.outcome.history[-1].last
+
+    @property
+    def rounds(self) -> int:
+        """Return how many rounds were asked for."""
+        return int(self.experiment.get("training", {}).get("rounds", self.outcome.history[-1].round))
+
+    def setting(self, table: str, key: str) -> Any:
+        """Return a setting, or None where the table was given in Python."""
+        return self.experiment.get(table, {}).get(key)
+
+    @property
+    def contributions_are_accuracies(self) -> bool:
+        """Tell whether contributions and rewards are measured on one scale."""
+        return self.setting("contribution", "measure") == "standalone" and "contributions" not in self.facts["given"]
+
+    @property
+    def metric(self) -> str:
+        """Return what rewards are measured by, for people."""
+        if "metric" in self.facts["given"]:
+            return "score"
+        return str(self.setting("run", "metric") or "accuracy").replace("_", " ").replace("auroc", "AUROC")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The runs of one method with one set of settings, one a seed: a row of the comparison."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Return the outcomes under the entry's label."""
+        return tuple(replace(run.outcome, method=self.label) for run in self.runs)
+
+
+def read_entries(paths: Iterable[Path]) -> list[Entry]:
+    """Read run folders, or folders that hold some, into the rows of one comparison."""
+    runs = [run for path in paths for run in _runs_in(path)]
+    labels = _labels(runs)
+    by_label: dict[str, list[Run]] = {}
+    for run, label in zip(runs, labels, strict=True):
+        by_label.setdefault(label, []).append(run)
+    return [Entry(label, tuple(own)) for label, own in by_label.items()]
+
+
+def comparison(entries: Sequence[Entry]) -> Comparison:
+    """Return all outcomes as a comparison, whose methods are the entries' labels."""
+    return Comparison(tuple(outcome for entry in entries for outcome in entry.outcomes))
+
+
+def read_run(folder: Path) -> Run:
+    """Read one run folder, finished or interrupted."""
+    facts = _facts(folder)
+    try:
+        experiment = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"Cannot read {folder / 'experiment.toml'}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise RunError(f"{folder / 'experiment.toml'} is damaged: it is not valid TOML.") from None
+    if not (folder / "history.jsonl").exists():
+        raise RunError(f"{folder} has no tested round yet: the run was stopped before its first test.")
+    history = read_history(folder / "history.jsonl")
+    if not history:
+        raise RunError(f"{folder} has no tested round yet: the run was stopped before its first test.")
+    clients = len(facts["clients"])
+    for record in history:
+        lists = (record.accuracies, record.download, record.validation, record.reputation)
+        if any(values is not None and len(values) != clients for values in lists):
+            raise RunError(f"The history of {folder} is damaged: round {record.round} does not have {clients} clients.")
+    outcome = Outcome(
+        method=str(experiment.get("method", {}).get("name", facts.get("method", "method"))),
+        seed=int(facts["seed"]),
+        names=tuple(map(str, facts["clients"])),
+        sizes=tuple(map(int, facts["samples"])),
+        contributions=tuple(map(float, facts["contributions"])),
+        history=tuple(sorted(history, key=lambda record: record.round)),
+    )
+    return Run(folder, outcome, experiment, facts)
+
+
+def _runs_in(path: Path) -> list[Run]:
+    if not path.exists():
+        raise UsageError(f"There is no folder {path}.")
+    if not path.is_dir():
+        raise UsageError(f"{path} is a file: name the folder of a run or of a comparison.")
+    if (path / "run.json").exists():
+        return [read_run(path)]
+    folders = sorted(child for child in path.iterdir() if (child / "run.json").exists())
+    if not folders:
+        raise UsageError(
+            f"{path} holds no run: name a folder that 'cofair run --out' or 'cofair compare --out' has written."
+        )
+    started = [folder for folder in folders if (folder / "history.jsonl").exists()]
+    if not started:
+        raise RunError(f"No run in {path} has a tested round yet.")
+    runs = [read_run(folder) for folder in started]
+    return sorted(runs, key=lambda run: (str(run.facts.get("started", "")), run.folder.name))
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    path = folder / "run.json"
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"Cannot read {path}: {error.strerror}.") from None
+    except ValueError:
+        raise RunError(f"{path} is damaged: it is not valid JSON.") from None
+    written = facts.get("format", 0) if isinstance(facts, dict) else 0
+    if isinstance(written, int) and written > FORMAT:
+        by = facts.get("versions", {}).get("cofair", "a newer version")
+        raise RunError(
+            f"{folder} was written by cofair {by}, which cofair {cofair.__version__} cannot read: upgrade it."
+        )
+    needed = ("clients", "samples", "contributions", "seed", "versions")
+    if not isinstance(facts, dict) or any(key not in facts for key in needed):
+        raise RunError(f"{path} is damaged, or was written by a version of cofair that is no longer read.")
+    if not len(facts["clients"]) == len(facts["samples"]) == len(facts["contributions"]):
+        raise RunError(f"{path} is damaged: it does not have one contribution and one size for each client.")
+    return {"given": [], **facts}
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """Name runs by their method, and by what else differs among them except the seed."""
+    flat = [
+        {
+            f"{table}.{key}": value
+            for table, own in run.experiment.items()
+            for key, value in own.items()
+            if f"{table}.{key}" not in _UNLABELLED
+        }
+        for run in runs
+    ]
+    labels = []
+    for run, own in zip(runs, flat, strict=True):
+        differing = [
+            key
+            for key, value in own.items()
+            if any(
+                key in other and other[key] != value
+                for rival, other in zip(runs, flat, strict=True)
+                if not key.startswith("method.") or rival.outcome.method == run.outcome.method
+            )
+        ]
+        parts = [
+            str(own[key]) if key in _SPEAK_FOR_THEMSELVES else f"{key.partition('.')[2]} {own[key]}"
+            for key in differing
+        ]
+        labels.append(" · ".join([run.outcome.method, *parts]))
+    return labels
+
+
+_SPEAK_FOR_THEMSELVES = ("federation.data", "federation.scene", "model.name")
