@@ -1,11 +1,14 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from cofair.engine.exchange import Uploads
+from cofair.engine.scoring import Scores
 from cofair.methods.fedave import FedAVE
+from tests.conftest import uploads_of
 
 LOSSES = torch.tensor([[1.0, 3.0], [2.0, 2.0], [1.0, 1.0]], dtype=torch.float64)  # of two batches of each client
 
@@ -56,14 +59,78 @@ def test_the_first_round_sets_reputation_and_hands_out_nothing(judged):
     assert quota.tolist() == [0, 0, 0]
 
 
-def test_the_ablations_leave_the_divergence_out(judged):
-    with_it, _ = judged(divergence_in="reputation")
-    without, quota = judged(divergence_in="neither")
-    assert not torch.allclose(with_it, without)
-    tanh = torch.tanh(1.5 * without)
-    assert quota.tolist() == pytest.approx((tanh / tanh.max()).tolist())
-    _, full_quota = judged(divergence_in="reputation")
-    assert full_quota.max() == 1
+def test_each_ablation_leaves_the_divergence_out_in_its_place(judged, monkeypatch):
+    """r⁻ counts it in the quota alone, q⁻ in the reputation alone, r⁻q⁻ nowhere."""
+    monkeypatch.setattr("cofair.contributions.divergence._FLOOR", FIRST / 2)
+    g = torch.tensor([0.5, 1.0, FIRST / 2 / THIRD], dtype=torch.float64)
+    accuracy = torch.tensor([0.5, 0.6, 0.7], dtype=torch.float64)
+    for where, in_reputation, in_quota in (("quota", 0, 1), ("reputation", 2, 0), ("neither", 0, 0)):
+        reputation, quota = judged(alpha=0.0, divergence_in=where)
+        value = accuracy * g**in_reputation
+        assert reputation.tolist() == pytest.approx((value / value.sum()).tolist())
+        tanh = torch.tanh(1.5 * reputation)
+        assert quota.tolist() == pytest.approx((tanh / tanh.max() * g**in_quota).tolist())
+
+
+def test_nobody_falls_below_the_least_reputation(judged):
+    reputation, _ = judged(alpha=0.0, accuracy=(0.0, 0.5, 0.5), divergence_in="neither")
+    assert reputation.tolist() == pytest.approx([0.001 / 1.001, 0.5 / 1.001, 0.5 / 1.001])
+
+
+def test_true_contributions_can_take_the_place_of_reputation(judged):
+    reputation, quota = judged(reputation_from="contributions", divergence_in="reputation")
+    assert reputation.tolist() == pytest.approx([1 / 6, 2 / 6, 3 / 6])
+    tanh = [math.tanh(1.5 * r) for r in (1 / 6, 2 / 6, 3 / 6)]
+    assert quota.tolist() == pytest.approx([value / tanh[2] for value in tanh])
+
+
+def begun(make_server, method, reputation):
+    """A server whose score of a model is its first parameter, and two clients' uploads."""
+    server = make_server([0.1, 0.2], [9, 3], nn.Linear(6, 3, bias=False))
+    state = replace(method.start(server), reputation=torch.tensor(reputation, dtype=torch.float64))
+    scored = []
+
+    def score(models, per_sample=False):
+        scored.append(models)
+        losses = torch.tensor([[1.0] * 64 + [3.0] * 64] * 2, dtype=torch.float64) if per_sample else None
+        return Scores(torch.zeros(2), models[:, 0] - server.initial[0], losses)
+
+    server.score = score
+    return server, state, scored
+
+
+def test_models_are_scored_as_trained_and_losses_are_those_before_training(make_server):
+    method = FedAVE()
+    server, state, scored = begun(make_server, method, [0.5, 0.5])
+    uploads = uploads_of([[0.2] * 18, [0.6] * 18], [9, 3])
+    uploads.statistics["batch_losses_before"] = torch.ones(2, 2).double()
+    method.learn(server, state, method.rewards(server, state, 2, "train"), uploads, 2, "train")
+    before, trained = scored
+    assert torch.equal(before, state.models)
+    assert torch.equal(trained, state.models + uploads.updates)
+
+
+def test_updates_weigh_by_samples_and_without_any_divergence_by_accuracy(make_server):
+    updates = [[0.2] + [0.0] * 17, [0.6] + [0.0] * 17]  # scaled to 1, with accuracies 0.2 and 0.6
+    for where, length in (("both", 1.0), ("neither", 0.2 + 0.6)):
+        method = FedAVE(gamma=1.0, divergence_in=where)
+        server, state, _ = begun(make_server, method, [0.5, 0.5])
+        uploads = uploads_of(updates, [9, 3])
+        assert float(method.aggregated(server, state, uploads, 2)[1][0]) == pytest.approx(length, abs=1e-5)
+    by_samples = FedAVE().weights(server, state, uploads, 2)
+    assert by_samples.tolist() == [0.75, 0.25]
+
+
+@pytest.mark.parametrize(("where", "receives"), [("both", False), ("quota", False), ("reputation", True)])
+def test_an_absent_client_keeps_its_reputation_and_where_losses_count_receives_nothing(make_server, where, receives):
+    method = FedAVE(alpha=0.5, divergence_in=where)
+    server, state, _ = begun(make_server, method, [0.4, 0.6])
+    uploads = uploads_of([[0.2] * 18, [0.0] * 18], [9, 3], absent=[1])
+    uploads.statistics["batch_losses_before"] = torch.tensor([[1.0, 2.0], [math.nan, math.nan]]).double()
+    new = method.learn(server, state, method.rewards(server, state, 2, "train"), uploads, 2, "train")
+    mixed = [0.5 * 0.4 + 0.5 * 0.2, 0.6]
+    assert new.reputation.tolist() == pytest.approx([value / sum(mixed) for value in mixed])
+    assert bool((new.models[1] != state.models[1]).any()) == receives
 
 
 def test_a_whole_round_runs_and_stays_finite(make_server):
