@@ -28,6 +28,18 @@ def test_a_third_of_the_samples_gets_a_third_of_the_aggregate(make_server):
     assert new.download.tolist() == pytest.approx([1, 1 / 3])
 
 
+def test_shares_round_up_in_each_tensor_and_down_over_all_parameters(make_server):
+    """3/7 of 18 entries are 7.7."""
+    for sparsify, kept in (("layer", 8), ("all", 7)):
+        _, reward = learned(make_server, DW(sparsify=sparsify), (7, 3))
+        assert (reward != 0).sum(1).tolist() == [18, kept]
+
+
+def test_who_is_absent_has_no_weight_in_the_aggregate(make_server):
+    _, reward = learned(make_server, DW(gamma=2.0), (9, 3), absent=[1])
+    assert float(reward[0].norm()) == pytest.approx(2, abs=1e-6)
+
+
 def test_equal_sizes_get_everything_and_no_samples_get_nothing(make_server):
     _, reward = learned(make_server, DW(), (5, 5))
     assert torch.equal(reward[0], reward[1])

@@ -43,6 +43,32 @@ def test_a_client_gets_the_least_important_neurons_that_its_reputation_pays_for(
     ]
 
 
+def test_rounding_takes_no_neuron_from_anybody(make_server, monkeypatch):
+    """The first reputation is 30 less a rounding, and pays for neurons of 30 all the same."""
+    state = granted(make_server, monkeypatch, [0.5 + math.log(0.3) / 10, 0.5], beta=10.0)
+    assert state.reputation[0] < 30
+    assert state.granted.sum(1).tolist() == [2, 4]
+    # shares in the billions that all but cancel out add up to 100.000001; the best gets everything even so
+    cancelling = torch.randn(4, generator=torch.Generator().manual_seed(198)).double()
+    state = granted(make_server, monkeypatch, [0.1, 0.5], cancelling - cancelling.mean() + 1e-8)
+    assert float(state.record.sort().values.cumsum(0)[-1]) > 100 + 1e-6
+    assert bool(state.granted[1].all())
+
+
+def test_importance_is_that_of_the_new_model(make_server, monkeypatch):
+    measured = []
+    monkeypatch.setattr("cofair.methods.fedsac.by_removal", lambda scorer, base: measured.append(base) or IMPORTANCE)
+    server, method = make_server([0.1, 0.9], module=mlp()), FedSAC()
+    state = method.start(server)
+    uploads = uploads_of(torch.ones(2, server.layout.size).tolist(), [12, 12])
+    after = method.learn(server, state, method.rewards(server, state, 1, "train"), uploads, 1, "train")
+    assert torch.equal(measured[0], after.parameters)
+    assert torch.equal(after.parameters, server.initial + 1)
+    # what is tested are still the masks of round 1: everything
+    assert bool(method.delivered(server, after).neuron_masks.all())
+    assert not bool(after.granted.all())
+
+
 def test_equal_contributions_get_the_whole_model(make_server, monkeypatch):
     state = granted(make_server, monkeypatch, [0.3, 0.3, 0.3])
     assert bool(state.granted.all())

@@ -18,6 +18,7 @@ from cofair.methods.cgsv import CGSV
 from cofair.methods.dw import DW
 from cofair.methods.eci import ECI
 from cofair.methods.fedave import FedAVE
+from cofair.methods.fedavg import FedAvg
 from cofair.methods.fedfv import FedFV
 from cofair.methods.fedrac import FedRAC
 from cofair.methods.fedsac import FedSAC
@@ -31,6 +32,7 @@ from cofair.runs.experiment import Experiment
 from cofair.runs.prepare import prepare
 
 METHODS = [
+    FedAvg(), FedAvg(personalise_units=3, carry_over=True, weights="size"),
     QFFL(), QFFL(personalise_units=0, q=2.0), FedFV(), FedFV(alpha=0.4, tau=3),
     CFFL(), CFFL(share="classes"), CFFL(version="original", sparsify="all", share="contributions"),
     CFFL(version="original", theta=0.3, aggregate="mean", entries="random", growing=True),
