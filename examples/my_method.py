@@ -43,6 +43,7 @@ class Ranked(Method[RankedState]):
         return replace(state, parameters=state.parameters + mean_over_clients(uploads))
 
     def delivered(self, server: Server, state: RankedState) -> Delivered:
-        rank = server.contributions.argsort().argsort().to(state.parameters)  # 0 for the smallest
-        share = self.least + (1 - self.least) * rank / max(server.clients - 1, 1)
+        c = server.contributions
+        rank = (c[None, :] > c[:, None]).sum(1).to(state.parameters)  # how many bring more: 0 for the best
+        share = 1 - (1 - self.least) * rank / rank.max().clamp(min=1)
         return Delivered(server.initial + share[:, None] * (state.parameters - server.initial))
