@@ -1,6 +1,9 @@
 """What holds for every method, ours and those to come."""
 
 import dataclasses
+import json
+from fractions import Fraction
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +16,10 @@ from cofair.runs.loop import rounds
 from cofair.runs.prepare import prepare
 from cofair.settings import describe
 
+methods.load_installed()
 every_method = pytest.mark.parametrize("name", methods.names())
+OURS = {f"cofair.methods.{file.stem}" for file in Path(methods.__file__).parent.glob("*.py")}
+PAGES = Path(__file__).parents[2] / "docs" / "methods"
 CLASSES = 3
 
 
@@ -127,6 +133,21 @@ def test_every_setting_is_explained_and_its_default_is_valid(name):
     settings = describe(cls)
     assert all(setting.text for setting in settings)
     assert methods.make(name, {setting.name: setting.default for setting in settings}) == cls()
+
+
+@pytest.mark.parametrize("name", [name for name in methods.names() if methods.get(name).__module__ in OURS])
+def test_the_page_of_a_method_lists_every_setting_with_its_default(name):
+    page = (PAGES / f"{methods.get(name).__module__.rpartition('.')[2]}.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in page.splitlines() if line.startswith("| `")]
+    for setting in describe(methods.get(name)):
+        found = [(left.split(", "), right.split(", ")) for left, right in rows if f"`{setting.name}`" in left]
+        assert found, setting.name
+        keys, defaults = found[0]
+        given = dict(zip((key.split()[0] for key in keys), defaults, strict=True))[f"`{setting.name}`"]
+        if isinstance(setting.default, float):
+            assert float(Fraction(given)) == pytest.approx(setting.default)
+        else:
+            assert given == ("none" if setting.default is None else json.dumps(setting.default))
 
 
 @every_method
