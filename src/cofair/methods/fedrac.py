@@ -83,7 +83,7 @@ class FedRAC(SubmodelMethod):
         scores, deserved, brought = accuracy.tolist(), reputation.tolist(), contributions.tolist()
         last = len(scores) - 1
         counts = sizes[-1:].repeat(len(brought))
-        before = -self.pack_offset  # so that nobody gets less than one pack
+        before: int = -self.pack_offset  # so that nobody gets less than one pack
         previous: float | None = None
         order = sorted(range(len(brought)), key=brought.__getitem__)
         for position, i in enumerate(order):
