@@ -73,7 +73,7 @@ class CFFL(Method[CFFLState]):
         """Everybody starts from the initial model, with no reputation, in R."""
         models = server.initial.repeat(server.clients, 1)
         nothing = torch.zeros(server.clients, dtype=torch.float64, device=models.device)
-        return CFFLState(server.initial, models, nothing, server.sizes >= 0, nothing)
+        return CFFLState(server.initial, models, nothing, torch.ones_like(nothing, dtype=torch.bool), nothing)
 
     def rewards(self, server: Server, state: CFFLState, t: int, phase: str) -> Rewards:
         """Everybody goes on from its own model; what travelled is the last part of the aggregate."""

@@ -52,7 +52,7 @@ class RFFL(SparsifiedMethod):
     def start(self, server: Server) -> Reputable:
         """Everybody starts from the initial model, with no reputation, in R."""
         own = super().start(server)
-        return Reputable(own.models, own.reputation, own.download, server.sizes >= 0)
+        return Reputable(own.models, own.reputation, own.download, torch.ones_like(own.reputation, dtype=torch.bool))
 
     def learn(
         self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: str
