@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cofair import methods
+from cofair.errors import RunError
 from cofair.federation.federation import Federation
 from cofair.models import build
 from cofair.runs.experiment import Experiment
@@ -107,6 +108,12 @@ def test_odd_federations_are_harmless(name, given):
         assert bool(torch.isfinite(rows(delivered, prepared)).all())
         assert all(0 <= share <= 2 for share in record.download)
         assert record.reputation is None or all(value == value for value in record.reputation)
+
+
+@every_method
+def test_updates_that_are_not_finite_end_in_a_sentence_and_never_in_rewards(name):
+    with pytest.raises(RunError, match=r"diverged|is not finite"):
+        run(name, contributions=[0.1, 0.2, 0.3, 0.4], training={"lr": 1e200})
 
 
 @every_method
