@@ -1,6 +1,7 @@
 """Make a federation of a data set and a scene."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,16 +18,34 @@ RESIZED_AT_ONCE = 1024  # images that are held at their old size as real numbers
 WHOLE_POOL = ("dir", "dir-class")  # scenes that use every sample, as published
 
 
+@dataclass(frozen=True)
+class Pool:
+    """A data set's inputs as models take them, on a device: federations made of it share one copy."""
+
+    dataset: datasets.Dataset
+    train: Tensor
+    test: Samples
+
+    @classmethod
+    def of(cls, dataset: datasets.Dataset, device: torch.device, dtype: torch.dtype, resize: int | None) -> "Pool":
+        """Normalise a whole data set and move it to a device."""
+        test = Samples(inputs(dataset, dataset.x_test, resize), torch.from_numpy(dataset.y_test)).to(device, dtype)
+        train = Samples(inputs(dataset, dataset.x_train, resize), torch.from_numpy(dataset.y_train))
+        return cls(dataset, train.to(device, dtype).x, test)
+
+
 def federate(
-    data: str | datasets.Dataset, scene: str = "pow", *, clients: int = 10, samples: int | None = None,
+    data: str | datasets.Dataset | Pool, scene: str = "pow", *, clients: int = 10, samples: int | None = None,
     alpha: float = 3.0, noise: Sequence[float] = (0.2, 0.4, 0.6), validation: float = 0.1, resize: int | None = None,
     seed: int = 0,
 ) -> Federation:  # fmt: skip
     """Spread a data set's training part over clients and the server; the official test set is the test set.
 
-    `resize` makes images that many pixels wide and high, as FedRAC's ResNet for Tiny-ImageNet wants them (32).
+    `resize` makes images that many pixels wide and high, as FedRAC's ResNet for Tiny-ImageNet wants them (32). Of a
+    `Pool`, which is resized already, the federation holds no copy of its own.
     """
-    dataset = datasets.load(data) if isinstance(data, str) else data
+    pooled = data if isinstance(data, Pool) else None
+    dataset = datasets.load(data) if isinstance(data, str) else data.dataset if isinstance(data, Pool) else data
     if resize is not None and (dataset.kind != "image" or resize < 1):
         wrong = "which is not at least 1" if dataset.kind == "image" else f"but {dataset.name!r} has no images"
         raise UsageError(f"resize is {resize}, {wrong}: leave it out, or give the width of images in pixels.")
@@ -40,6 +59,17 @@ def federate(
     classes = len(dataset.class_names)
     shares = scenes.split(scene, labels[pool], pool, classes, clients, samples, rng, alpha, noise)
 
+    if pooled is not None:
+        server = torch.from_numpy(held).to(pooled.train.device)
+        return Federation.from_pool(
+            pooled.train,
+            [(torch.from_numpy(share.indices), torch.from_numpy(share.labels)) for share in shares],
+            test=pooled.test,
+            validation=Samples(pooled.train[server], torch.from_numpy(labels[held]).to(server.device))
+            if len(held)
+            else None,
+            classes=classes,
+        )
     used, positions = np.unique(np.concatenate([share.indices for share in shares]), return_inverse=True)
     cuts = np.cumsum([len(share.indices) for share in shares])[:-1]
     own = [

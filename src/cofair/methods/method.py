@@ -12,7 +12,7 @@ from cofair.engine.exchange import Delivered, Rewards, Uploads
 from cofair.engine.problem import Problem
 from cofair.engine.scoring import Scorer, Scores
 from cofair.engine.work import Work
-from cofair.errors import UsageError
+from cofair.errors import RunError, UsageError
 
 State = TypeVar("State")
 
@@ -22,12 +22,12 @@ class Server:
 
     def __init__(
         self, problem: Problem, initial: Tensor, work: Work, rounds: int, evaluates: Callable[[int], bool],
-        train_alone: Callable[[], Tensor],
+        train_alone: Callable[[], Uploads],
     ) -> None:  # fmt: skip
         """Set up the server of a run.
 
-        `evaluates(t)` tells whether the rewards of round t are tested, `train_alone()` gives the models (N, D) that
-        clients train by themselves.
+        `evaluates(t)` tells whether the rewards of round t are tested, `train_alone()` gives what
+        clients upload that trained by themselves.
         """
         self.initial = initial
         self.work = work
@@ -70,8 +70,20 @@ class Server:
     def alone(self) -> Tensor:
         """Return the models (N, D) that clients train by themselves; trained once, on first demand."""
         if self._alone is None:
-            self._alone = self._train_alone()
+            self.take_alone(self._train_alone())
+        assert self._alone is not None
         return self._alone
+
+    def take_alone(self, uploads: Uploads) -> None:
+        """Take what clients upload that trained by themselves; runs in lockstep train all of them together."""
+        models = uploads.updates + self.initial
+        diverged = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
+        if diverged:
+            raise RunError(
+                f"Client {self.names[diverged[0]]!r} diverged when it trained alone, so what it brings "
+                "cannot be measured: lower training.lr or set training.clip."
+            )
+        self._alone = models
 
     def random(self, t: int, purpose: str) -> torch.Generator:
         """Return the server's randomness for a purpose in round t."""

@@ -2,14 +2,15 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cofair import metrics
-from cofair.engine.exchange import ClientStates, Delivered, Rewards
+from cofair.engine.exchange import ClientStates, Delivered, Rewards, Uploads
 from cofair.engine.scoring import Scorer
 from cofair.errors import RunError
 from cofair.methods import Method
@@ -20,18 +21,54 @@ from cofair.runs.prepare import Prepared
 ALLOCATION_GROUPS = 512  # a history names at most so many neurons, or groups of neighbours
 
 
+@dataclass(frozen=True)
+class Training:
+    """A local training that a run waits for: what is handed out, what the clients remember, the round."""
+
+    rewards: Rewards
+    clients: ClientStates
+    t: int
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A tested round: what was measured, and the models delivered."""
+
+    record: Record
+    delivered: Delivered
+
+
+Trained = tuple[Uploads, ClientStates]
+
+
 def rounds(method: Method[Any], prepared: Prepared) -> Iterator[tuple[Record, Delivered]]:
     """Run a method and yield, for each round that is tested, what was measured and the models delivered."""
-    server, began = prepared.server, time.perf_counter()
+    run = going(method, prepared)
+    event = next(run, None)
+    while event is not None:
+        if isinstance(event, Tested):
+            yield event.record, event.delivered
+            event = next(run, None)
+        else:
+            event = _sent(run, prepared.engine.train(event.rewards, event.clients, event.t))
+
+
+def going(
+    method: Method[Any], prepared: Prepared, clock: Callable[[], float] = time.perf_counter
+) -> Generator[Training | Tested, Trained | None, None]:
+    """Run a method; whoever drives it sends what each training gave. Runs in lockstep are trained together."""
+    server, began = prepared.server, clock()
     state, clients = method.start(server), ClientStates()
-    downloaded = torch.zeros(server.clients, dtype=torch.float64)
+    downloaded = torch.zeros(server.clients, dtype=torch.float64, device=server.initial.device)
     held: list[Tensor] = []
     last = method.rounds(server)
     for t in range(1, last + 1):
         for phase in method.phases(server, t):
             rewards = method.rewards(server, state, t, phase)
-            uploads, trained = prepared.engine.train(rewards, clients, t)
-            clients = trained if rewards.keeps_memory else clients
+            trained = yield Training(rewards, clients, t)
+            assert trained is not None
+            uploads, remembered = trained
+            clients = remembered if rewards.keeps_memory else clients
             state = method.learn(server, state, rewards, uploads, t, phase)
             downloaded += _download(server, rewards)
             if rewards.neuron_masks is not None:
@@ -49,12 +86,20 @@ def rounds(method: Method[Any], prepared: Prepared) -> Iterator[tuple[Record, De
                 ),
                 reputation=None if reputation is None else _list(reputation),
                 download=_list(downloaded / t),
-                seconds=time.perf_counter() - began,
+                seconds=clock() - began,
                 last=t == last,
                 allocation=_allocation(held),
             )
             held.clear()
-            yield record, delivered
+            yield Tested(record, delivered)
+
+
+def _sent(run: Generator[Training | Tested, Trained | None, None], trained: Trained) -> Training | Tested | None:
+    """Send a run what its training gave; None where that was its end."""
+    try:
+        return run.send(trained)
+    except StopIteration:
+        return None
 
 
 def _tested(scorer: Scorer, delivered: Delivered, clients: int, t: int) -> list[float]:
@@ -70,14 +115,16 @@ def _tested(scorer: Scorer, delivered: Delivered, clients: int, t: int) -> list[
 
 
 def _download(server: Server, rewards: Rewards) -> Tensor:
-    """Return the share of a whole model that travels to each client."""
+    """Return the share of a whole model that travels to each client; stays where the model is."""
+    device = server.initial.device
     if rewards.download is not None:
-        return rewards.download.to("cpu", torch.float64)
-    share = torch.ones(server.clients, dtype=torch.float64)
+        return rewards.download.to(device, torch.float64)
+    share = torch.ones(server.clients, dtype=torch.float64, device=device)
     if rewards.neuron_masks is not None and server.neurons is not None:
-        share = server.neurons.parameter_mask(rewards.neuron_masks).double().mean(1).cpu()
+        kept = server.neurons.parameter_mask(rewards.neuron_masks)
+        share = kept.sum(1).double() / kept.shape[1]
     if rewards.participants is not None:
-        share = share * rewards.participants.cpu()
+        share = share * rewards.participants.to(device)
     return share
 
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from cofair import metrics, models, randomness
 from cofair.contributions import measure
 from cofair.engine import choose, losses
-from cofair.engine.exchange import ClientStates, Rewards
+from cofair.engine.exchange import ClientStates, Rewards, Uploads
 from cofair.engine.layout import Layout
 from cofair.engine.problem import Engine, Problem, first_line
 from cofair.engine.scoring import Scorer
-from cofair.errors import CofairError, RunError, UsageError
+from cofair.errors import CofairError, UsageError
 from cofair.federation import datasets
-from cofair.federation.build import federate
+from cofair.federation.build import Pool, federate
 from cofair.federation.federation import Federation
 from cofair.methods import Method, Server
 from cofair.neurons.map import NeuronMap
@@ -37,6 +37,7 @@ class Prepared:
     tester: Scorer
     server: Server
     given: frozenset[str]  # what did not come from the experiment's settings
+    alone: Rewards  # what clients are handed to train by themselves
 
 
 def prepare(
@@ -44,20 +45,41 @@ def prepare(
     loss: losses.Loss | str | None = None, metric: Callable[[Tensor, Tensor], float | Tensor] | str | None = None,
     contributions: Tensor | None = None, methods: Sequence[Method[Any]] | None = None,
 ) -> Prepared:  # fmt: skip
-    """Set up a run of the experiment's method, or of several methods.
+    """Set up a run of the experiment's method, or of several methods, and measure what everybody brings.
 
     A federation, a model, a loss or a metric given here takes the place of the named one.
     """
+    ready = set_up(experiment, federation=federation, model=model, loss=loss, metric=metric, methods=methods)
+    if contributions is None:
+        measure_contributions(ready)
+        return ready
+    ready.server.contributions = _checked(contributions, ready.server)
+    return replace(ready, given=ready.given | {"contributions"})
+
+
+def measure_contributions(ready: Prepared) -> None:
+    """Measure what everybody brings, as the experiment says, and tell the server."""
+    wanted = ready.experiment.contribution
+    measured = measure(wanted.measure, wanted.on, ready.server, ready.tester, wanted.permutations)
+    ready.server.contributions = _checked(measured, ready.server)
+
+
+def set_up(
+    experiment: Experiment, *, federation: Federation | None = None, model: Model | None = None,
+    loss: losses.Loss | str | None = None, metric: Callable[[Tensor, Tensor], float | Tensor] | str | None = None,
+    methods: Sequence[Method[Any]] | None = None, pool: Pool | None = None,
+) -> Prepared:  # fmt: skip
+    """Set up a run whose contributions are not known yet; with a pool, its federation shares that copy of the data."""
     run = experiment.run
-    parts = {"federation": federation, "model": model, "loss": loss, "metric": metric, "contributions": contributions}
+    parts = {"federation": federation, "model": model, "loss": loss, "metric": metric}
     given = frozenset(name for name, part in parts.items() if part is not None)
     dtype, device = choose.dtype(run.precision), choose.device(run.device)
     dataset = None
     if federation is None:
         own = experiment.federation
-        dataset = datasets.load(own.data)
+        dataset = datasets.load(own.data) if pool is None else pool.dataset
         federation = federate(
-            dataset, own.scene, clients=own.clients, samples=own.samples, alpha=own.alpha, noise=own.noise,
+            pool or dataset, own.scene, clients=own.clients, samples=own.samples, alpha=own.alpha, noise=own.noise,
             validation=own.validation, resize=own.resize, seed=run.seed,
         )  # fmt: skip
     module = _module(experiment, federation, model, None if dataset is None else dataset.vocabulary_size or None)
@@ -77,28 +99,17 @@ def prepare(
     work = experiment.training.work()
     initial = layout.row(module).to(device)
 
-    def train_alone() -> Tensor:
-        alone = replace(work, steps=None, epochs=experiment.contribution.epochs, phase="alone")
-        uploads, _ = engine.train(Rewards(initial, alone), ClientStates(), 1)
-        models = uploads.updates.add_(initial)
-        diverged = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
-        if diverged:
-            raise RunError(
-                f"Client {problem.federation.names[diverged[0]]!r} diverged when it trained alone, so what it brings "
-                "cannot be measured: lower training.lr or set training.clip."
-            )
-        return models
+    alone = replace(work, steps=None, epochs=experiment.contribution.epochs, phase="alone")
+
+    def train_alone() -> Uploads:
+        return engine.train(Rewards(initial, alone), ClientStates(), 1)[0]
 
     def evaluates(t: int) -> bool:
         return t % run.evaluate_every == 0 or t > experiment.training.rounds - LAST_ROUNDS
 
     tester = Scorer(problem, problem.federation.test)
     server = Server(problem, initial, work, experiment.training.rounds, evaluates, train_alone)
-    if contributions is None:
-        wanted = experiment.contribution
-        contributions = measure(wanted.measure, wanted.on, server, tester, wanted.permutations)
-    server.contributions = _checked(contributions, len(federation)).to(device=device, dtype=torch.float64)
-    return Prepared(experiment, problem, engine, tester, server, given)
+    return Prepared(experiment, problem, engine, tester, server, given, Rewards(initial, alone))
 
 
 def _module(experiment: Experiment, federation: Federation, model: Model | None, vocabulary: int | None) -> nn.Module:
@@ -162,7 +173,7 @@ def _told(metric: metrics.Metric) -> metrics.Metric:
     return told
 
 
-def _checked(contributions: Tensor, clients: int) -> Tensor:
-    if contributions.shape != (clients,) or not bool(torch.isfinite(contributions).all()):
-        raise UsageError(f"Contributions must be {clients} finite numbers, one a client.")
-    return contributions
+def _checked(contributions: Tensor, server: Server) -> Tensor:
+    if contributions.shape != (server.clients,) or not bool(torch.isfinite(contributions).all()):
+        raise UsageError(f"Contributions must be {server.clients} finite numbers, one a client.")
+    return contributions.to(device=server.initial.device, dtype=torch.float64)
