@@ -132,6 +132,17 @@ def test_parameters_are_averaged_over_holders_and_the_new_model_is_delivered_und
     assert torch.equal(delivered.neuron_masks, state.granted)
 
 
+def test_a_holder_counts_whether_its_update_is_zero_or_not_unless_the_descendants_code_is_asked_for(make_server):
+    server = make_server([0.1, 0.9], module=mlp())
+    updates = torch.full((2, server.layout.size), 3.0)
+    updates[0, 0] = 0.0  # held by both, but the first client had no gradient for it
+    for method, change in ((FedSAC(), 1.5), (FedSAC(count="nonzero"), 3.0)):
+        state = method.start(server)
+        rewards = method.rewards(server, state, 5, "train")
+        after = method.learn(server, state, rewards, uploads_of(updates.tolist(), [12, 12]), 5, "train")
+        assert float((after.parameters - state.parameters)[0]) == pytest.approx(change)
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0, 30), st.integers(0, 999))
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rewards_are_nested_grow_with_reputation_and_come_nearer_to_the_model(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -95,6 +97,8 @@ def test_a_reset_model_goes_on_from_the_reference_model(make_server):
     server, state = begun(make_server, IAFL())
     state, _ = learned(server, IAFL(), state, [1.0, 2.0, 6.0])
     assert not torch.equal(state.models[0], state.reference)
+    none = replace(state, download=torch.zeros_like(state.download))
+    assert IAFL(q=1.0).rewards(server, none, 2, "train").download.tolist() == [1, 1, 1]  # a whole model travels
     new, _ = learned(server, IAFL(q=1.0), state, [0.0, 0.0, 0.0], t=2)
     assert torch.equal(new.models, state.reference.expand(3, -1))
 

@@ -42,7 +42,7 @@ METHODS = [
     FjORD(beta=3.0), FedRolex(beta=3.0), FedRolex(step=-1, share="linear"),
     CGSV(), CGSV(measure="euclidean", sparsify="all"), CGSV(reputation_from="contributions", drop_one=True),
     FedAVE(), FedAVE(divergence_in="quota"), FedAVE(divergence_in="reputation"), FedAVE(divergence_in="neither"),
-    FedSAC(), FedSAC(importance_transform="raw", count="mask", interval=1), FedSAC(without_allocation=True, beta=3.0),
+    FedSAC(), FedSAC(importance_transform="raw", count="nonzero", interval=1), FedSAC(without_allocation=True),
     FedSAC(importance_transform="clamp", without_aggregation=True, interval=2), FedRAC(pack=2),
     FedRAC(pack=2, pack_offset=1, count="mask", beta=10.0), FedRAC(pack=3, without_allocation=True),
     FedRAC(pack=1, without_reputation=True, beta=5.0),
