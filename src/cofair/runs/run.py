@@ -19,7 +19,7 @@ from cofair.runs.folder import FORMAT, RunFolder, versions
 from cofair.runs.history import Record
 from cofair.runs.loop import rounds as loop
 from cofair.runs.prepare import Model, Prepared, prepare
-from cofair.runs.result import Result, RewardModels
+from cofair.runs.result import Outcome, Result, RewardModels
 
 Listener = Callable[[str, int, Record | None], None]  # method, seed, tested round (None: a run is being prepared)
 
@@ -88,8 +88,9 @@ def carry_out(
     experiment: Experiment, prepared: Prepared, folder: RunFolder | None = None, listener: Listener | None = None
 ) -> Result:
     """Run the experiment's method on what is prepared, writing and telling each tested round."""
+    settings, known = experiment.to_toml(prepared.given), facts(prepared)
     if folder is not None:
-        folder.begin(experiment.to_toml(prepared.given), _facts(prepared))
+        folder.begin(settings, known)
     records: list[Record] = []
     rewards = None
     for record, delivered in loop(experiment.method, prepared):
@@ -100,22 +101,27 @@ def carry_out(
         if listener is not None:
             listener(experiment.method.name, experiment.run.seed, record)
     assert rewards is not None  # the last round is always tested
+    outcome = outcome_of(experiment, prepared, records)
+    result = Result(**vars(outcome), rewards=rewards, experiment_toml=settings, facts=known)
+    if folder is not None:
+        folder.finish(result.summary())
+    return result
+
+
+def outcome_of(experiment: Experiment, prepared: Prepared, records: Sequence[Record]) -> Outcome:
+    """Return what a run measured."""
     federation = prepared.problem.federation
-    result = Result(
+    return Outcome(
         experiment.method.name,
         experiment.run.seed,
         federation.names,
         tuple(federation.sizes.tolist()),
         tuple(prepared.server.contributions.tolist()),
         tuple(records),
-        rewards,
     )
-    if folder is not None:
-        folder.finish(result.summary())
-    return result
 
 
-def _facts(prepared: Prepared) -> dict[str, Any]:
+def facts(prepared: Prepared, engine: str | None = None) -> dict[str, Any]:
     """Return what a run folder records beside the settings."""
     federation = prepared.problem.federation
     device = federation.device
@@ -124,7 +130,7 @@ def _facts(prepared: Prepared) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "engine": type(prepared.engine).__name__,
+        "engine": engine or type(prepared.engine).__name__,
         "given": sorted(prepared.given),
         "model": type(prepared.problem.layout.prototype).__name__,
         "seed": prepared.problem.seed,

@@ -1,0 +1,190 @@
+"""Sweeps: many experiments in lockstep, so that one step trains the clients of all of them.
+
+Experiments that share data and model are run as one batch, as many at once as fit in memory. Each has a run folder of
+its own; what is finished there is not computed again, so that a sweep can be interrupted and continued.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cofair.engine import choose
+from cofair.engine.exchange import ClientStates
+from cofair.engine.lockstep import Lockstep, Request
+from cofair.errors import CofairError, UsageError
+from cofair.federation import datasets
+from cofair.federation.build import Pool
+from cofair.methods import Method
+from cofair.runs.experiment import Experiment
+from cofair.runs.folder import RunFolder
+from cofair.runs.history import Record
+from cofair.runs.loop import Tested, Training, going
+from cofair.runs.prepare import Prepared, measure_contributions, set_up
+from cofair.runs.result import Outcome
+from cofair.runs.run import facts, outcome_of
+
+COPIES = 8  # of all clients' parameters: handed out, trained, uploaded, a method's own
+_NOTHING = ClientStates()
+_NEED_NO_TRAINING = ("size", "diversity", "entropy")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One experiment of a sweep, and the folder that its run is written to."""
+
+    experiment: Experiment
+    folder: Path
+
+
+Told = Callable[[Job, Record | None, str | None], None]  # a tested round, or (None, why it failed)
+
+
+def unfinished(jobs: Iterable[Job]) -> list[Job]:
+    """Return the jobs whose folders hold no finished run of the very same experiment."""
+    return [job for job in jobs if not _finished(job)]
+
+
+def _finished(job: Job) -> bool:
+    try:
+        same = (job.folder / "experiment.toml").read_text(encoding="utf-8") == job.experiment.to_toml()
+        return same and bool(json.loads((job.folder / "summary.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return False
+
+
+def batches(jobs: Sequence[Job], workers: int = 1) -> list[list[Job]]:
+    """Divide jobs into batches that run in lockstep: alike in data and model, as many as fit in memory."""
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(_alike(job.experiment), []).append(job)
+    found = []
+    for own in groups.values():
+        own.sort(key=lambda job: _setting(job.experiment))  # runs of one federation stand together
+        share = -(-len(own) // max(1, round(workers * len(own) / len(jobs))))
+        found += [own[first : first + share] for first in range(0, len(own), share)]
+    return sorted(found, key=len, reverse=True)
+
+
+def run_batch(jobs: Sequence[Job], told: Told) -> None:
+    """Run experiments that are alike in lockstep, in parts that fit in memory, and write their folders."""
+    run = jobs[0].experiment.run
+    with choose.arithmetic(run.precision):
+        device, dtype = choose.device(run.device), choose.dtype(run.precision)
+        own = jobs[0].experiment.federation
+        pool = Pool.of(datasets.load(own.data), device, dtype, own.resize)
+        left = list(jobs)
+        while left:
+            size = set_up(left[0].experiment, pool=pool).problem.layout.size
+            part: list[Job] = []
+            rows = 0
+            while left and (not part or rows + left[0].experiment.federation.clients <= _most_rows(size, device)):
+                rows += left[0].experiment.federation.clients
+                part.append(left.pop(0))
+            _run_part(part, pool, told)
+
+
+def _run_part(jobs: Sequence[Job], pool: Pool, told: Told) -> None:
+    """Run some experiments in lockstep from their contributions to their last round."""
+    ready = _prepared(jobs, pool)
+    clock = _shared_clock(len(jobs))
+    runs, waiting = [], {}
+    for k, (job, prepared) in enumerate(zip(jobs, ready, strict=True)):
+        runs.append(_Going(job, prepared, clock, told))
+        waiting[k] = runs[k].go_on(None)
+    lockstep = Lockstep([prepared.problem for prepared in ready])
+    while asked := {k: training for k, training in waiting.items() if training is not None}:
+        requests = [Request(k, training.rewards, training.clients, training.t) for k, training in asked.items()]
+        answers = lockstep.train(requests)
+        waiting = {k: runs[k].go_on(answer) for k, answer in zip(asked, answers, strict=True)}
+
+
+def _prepared(jobs: Sequence[Job], pool: Pool) -> list[Prepared]:
+    """Set up every run; those that differ only in their method share federation, server and contributions."""
+    shared: dict[str, list[Job]] = {}
+    for job in jobs:
+        shared.setdefault(_setting(job.experiment), []).append(job)
+    ready = {
+        key: set_up(own[0].experiment, methods=[job.experiment.method for job in own], pool=pool)
+        for key, own in shared.items()
+    }
+    untrained = [
+        one for key, one in ready.items()
+        if one.experiment.contribution.measure not in _NEED_NO_TRAINING
+        or any(job.experiment.method.name == "standalone" for job in shared[key])
+    ]  # fmt: skip
+    if untrained:
+        asked = [Request(k, one.alone, _NOTHING, 1) for k, one in enumerate(untrained)]
+        answers = Lockstep([one.problem for one in untrained]).train(asked)
+        for one, (uploads, _) in zip(untrained, answers, strict=True):
+            one.server.take_alone(uploads)
+    for one in ready.values():
+        measure_contributions(one)
+    return [replace(ready[_setting(job.experiment)], experiment=job.experiment) for job in jobs]
+
+
+class _Going:
+    """One run of a batch, driven from training to training."""
+
+    def __init__(self, job: Job, prepared: Prepared, clock: Callable[[], float], told: Told) -> None:
+        self._job, self._prepared, self._told = job, prepared, told
+        self._records: list[Record] = []
+        self._folder = RunFolder(job.folder, overwrite=True)
+        self._folder.begin(job.experiment.to_toml(), facts(prepared, Lockstep.__name__))
+        method: Method[Any] = job.experiment.method
+        self._run = going(method, prepared, clock)
+
+    def go_on(self, trained: Any) -> Training | None:
+        """Go on to the next training that this run waits for; None where it has ended or failed."""
+        try:
+            event = self._run.send(trained)
+            while isinstance(event, Tested):
+                self._records.append(event.record)
+                self._folder.record(event.record)
+                self._told(self._job, event.record, None)
+                event = next(self._run)
+            return event
+        except StopIteration:
+            outcome: Outcome = outcome_of(self._job.experiment, self._prepared, self._records)
+            self._folder.finish(outcome.summary())
+        except CofairError as error:  # one run that diverges does not end the others
+            self._told(self._job, None, str(error))
+        return None
+
+
+def _alike(experiment: Experiment) -> str:
+    """Return what runs of one batch share."""
+    tables = experiment.to_dict()
+    run = {key: tables["run"][key] for key in ("device", "precision", "metric", "loss")}
+    federation = {key: tables["federation"][key] for key in ("data", "resize")}
+    return json.dumps([federation, tables["model"], run], sort_keys=True)
+
+
+def _setting(experiment: Experiment) -> str:
+    """Return everything that decides a run except its method."""
+    tables = {name: table for name, table in experiment.to_dict().items() if name != "method"}
+    return json.dumps(tables, sort_keys=True)
+
+
+def _most_rows(size: int, device: torch.device) -> int:
+    """Return how many clients of a model of that size fit in memory at once."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 4 * 2**30
+    return max(1, int(0.6 * free / (4 * COPIES * size)))
+
+
+def _shared_clock(count: int) -> Callable[[], float]:
+    """Return a clock that gives each of several runs its share of the time they spend together."""
+    return lambda: time.perf_counter() / count
+
+
+def check(jobs: Sequence[Job]) -> None:
+    """Refuse what cannot run in lockstep, before anything is computed."""
+    for job in jobs:
+        if job.experiment.run.engine == "loop":
+            raise UsageError("A sweep trains in lockstep: leave run.engine at auto, or use 'cofair run' for the loop.")
+    if len({job.folder for job in jobs}) < len(jobs):
+        raise UsageError("Two experiments of the sweep would write to one folder.")

@@ -1,0 +1,151 @@
+import json
+
+import pytest
+
+from cofair.errors import UsageError
+from cofair.report.read import read_run
+from cofair.runs.experiment import Experiment
+from cofair.runs.grid import read_grid
+from cofair.runs.run import run_experiment
+from cofair.runs.sweep import Job, batches, check, run_batch, unfinished
+
+SMALL = {
+    "federation": {"data": "digits", "clients": 4},
+    "model": {"hidden": [16, 8]},
+    "training": {"rounds": 4, "steps": 3, "lr": 0.1},
+    "contribution": {"epochs": 2},
+    "run": {"precision": "float64", "evaluate_every": 1, "device": "cpu"},
+}
+VARIED = {
+    "run": {"seed": [0, 7]},
+    "federation": [{"scene": "pow"}, {"scene": "cla"}],
+    "method": [
+        "fedavg",
+        "fedsac",
+        "fedrac",
+        "fedave",
+        "cgsv",
+        "fjord",
+        "standalone",
+        "iafl",
+        {"name": "q-ffl", "q": 2.0},
+    ],
+}
+
+
+def jobs_of(tables, folder):
+    return [Job(point.experiment, folder / point.name) for point in read_grid(tables)]
+
+
+def silent(job, record, failure):
+    assert failure is None, failure
+
+
+def test_runs_in_lockstep_give_the_numbers_of_runs_one_by_one(tmp_path):
+    jobs = jobs_of(SMALL | {"grid": VARIED}, tmp_path)
+    assert len(jobs) == 36
+    for batch in batches(jobs):
+        run_batch(batch, silent)
+    for job in jobs:
+        together, alone = read_run(job.folder).outcome, run_experiment(job.experiment)
+        assert together.contributions == pytest.approx(alone.contributions, abs=1e-9)
+        assert [r.round for r in together.history] == [r.round for r in alone.history]
+        for ours, theirs in zip(together.history, alone.history, strict=True):
+            assert ours.accuracies == pytest.approx(theirs.accuracies, abs=1e-9), job.folder.name
+            assert ours.download == pytest.approx(theirs.download, abs=1e-9)
+            if theirs.reputation is not None:
+                assert ours.reputation == pytest.approx(theirs.reputation, abs=1e-7)
+
+
+def test_optimisers_with_memory_keep_it_apart_in_lockstep(tmp_path):
+    tables = SMALL | {"training": SMALL["training"] | {"optimiser": "adam", "lr": 0.01}}
+    jobs = jobs_of(tables | {"grid": {"run": {"seed": [0, 1]}, "method": ["fedavg", "cgsv"]}}, tmp_path)
+    (batch,) = batches(jobs)
+    run_batch(batch, silent)
+    for job in jobs:
+        alone = run_experiment(job.experiment)
+        assert read_run(job.folder).outcome.accuracies == pytest.approx(alone.accuracies, abs=1e-9)
+
+
+def test_what_is_finished_is_not_computed_again(tmp_path):
+    jobs = jobs_of(SMALL | {"grid": {"run": {"seed": [0, 1]}}}, tmp_path)
+    run_batch(jobs[:1], silent)
+    assert unfinished(jobs) == jobs[1:]
+    changed = [Job(job.experiment.with_run(evaluate_every=2), job.folder) for job in jobs]
+    assert unfinished(changed) == changed  # another experiment in the same folder is another run
+    (jobs[0].folder / "summary.json").unlink()
+    assert unfinished(jobs) == jobs
+
+
+def test_a_run_that_diverges_does_not_end_the_others(tmp_path):
+    tables = SMALL | {"contribution": {"measure": "size"}, "run": SMALL["run"] | {"precision": "float32"}}
+    jobs = jobs_of(tables | {"grid": {"training": {"lr": [0.1, 1e30]}}}, tmp_path)
+    failures = {}
+    run_batch(jobs, lambda job, record, failure: failures.update({job.folder.name: failure}) if failure else None)
+    assert list(failures) == [jobs[1].folder.name]
+    assert "diverged" in failures[jobs[1].folder.name]
+    assert unfinished(jobs) == jobs[1:]
+
+
+def test_seconds_are_a_share_of_the_batch(tmp_path):
+    jobs = jobs_of(SMALL | {"grid": {"run": {"seed": [0, 1, 2]}}}, tmp_path)
+    run_batch(jobs, silent)
+    times = [json.loads((job.folder / "summary.json").read_text())["seconds"] for job in jobs]
+    assert max(times) < 3 * min(times)
+
+
+def test_batches_are_alike_and_runs_of_one_federation_stand_together(tmp_path):
+    grid = {"federation": {"data": ["digits", "mnist"]}, "run": {"seed": [0, 1]}, "method": ["fedavg", "fedrac"]}
+    jobs = jobs_of(SMALL | {"grid": grid}, tmp_path)
+    found = batches(jobs)
+    assert sorted(len(batch) for batch in found) == [4, 4]
+    assert all(len({job.experiment.federation.data for job in batch}) == 1 for batch in found)
+    assert [job.experiment.run.seed for job in found[0]] == [0, 0, 1, 1]
+    assert len(batches(jobs, workers=4)) == 4
+
+
+def test_a_grid_is_all_combinations():
+    points = read_grid({"grid": {"run": {"seed": [0, 1]}, "method": ["fedavg", {"name": "fedsac", "beta": 5}]}})
+    assert [point.name for point in points] == [
+        "seed0-fedavg",
+        "seed0-fedsac-beta5",
+        "seed1-fedavg",
+        "seed1-fedsac-beta5",
+    ]
+    assert points[1].experiment.method.beta == 5
+    assert points[2].varied == {"run.seed": 1, "method.name": "fedavg"}
+
+
+def test_a_file_without_a_grid_is_one_experiment():
+    (point,) = read_grid({"training": {"rounds": 3}}, ("training.rounds=5",))
+    assert point.experiment.training.rounds == 5
+    assert point.name == "run"
+
+
+def test_the_files_own_method_settings_stay_with_that_method():
+    points = read_grid({"method": {"name": "fedsac", "beta": 3}, "grid": {"method": ["fedavg", "fedsac"]}})
+    assert points[1].experiment.method.beta == 3
+
+
+@pytest.mark.parametrize(
+    ("grid", "sentence"),
+    [
+        ({"run": {"seed": 3}}, "grid.run.seed must be a list"),
+        ({"run": {"seed": []}}, "grid.run.seed must be a list"),
+        ({"federation": [3]}, "must list tables"),
+        ({"run": {"seed": [0, 0]}}, "twice"),
+        ({"run": {"seeds": [0]}}, "seeds"),
+        ({"nothing": {"seed": [0]}}, "nothing"),
+        ([1], "must be a table"),
+        ({"run": {"seed": list(range(2000))}, "training": {"rounds": list(range(1, 2000))}}, "fewer"),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_told(grid, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        read_grid({"grid": grid})
+
+
+def test_the_loop_engine_cannot_run_in_lockstep(tmp_path):
+    experiment = Experiment.from_dict({"run": {"engine": "loop"}})
+    with pytest.raises(UsageError, match="lockstep"):
+        check([Job(experiment, tmp_path)])
