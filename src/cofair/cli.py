@@ -117,6 +117,87 @@ def run(
         print(f"Written: {out}")
 
 
+@app.command()
+def sweep(
+    grid: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="An experiment with a table 'grid' of lists.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the results.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Keep what is finished there and go on.")] = False,
+    rule: Annotated[str, typer.Option(help="How a table cell is read: last or best.")] = "last",
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
+    change: Set = None,
+    load: Load = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Run a grid of experiments in lockstep: all their clients take each step together."""
+    from cofair.command import sweeps
+    from cofair.command.progress import sweep_progress
+    from cofair.runs.experiment import read_file
+    from cofair.runs.folder import refuse_earlier
+    from cofair.runs.grid import read_grid
+    from cofair.runs.sweep import Job, unfinished
+    from cofair.runs.workers import run_jobs
+
+    _load_methods(load)
+    if rule not in ("last", "best"):
+        raise UsageError(f"Unknown rule {rule!r}: valid are last, best")
+    overrides = (*(change or ()), *([] if device is None else [f"run.device={device}"]))
+    points = read_grid(read_file(grid), overrides)
+    jobs = [Job(point.experiment, out / point.name) for point in points]
+    refuse_earlier(out, ("summary.csv", *[job.folder.name for job in jobs]), resume)
+    left = unfinished(jobs)
+    with sweep_progress(len(left)) as told:
+        run_jobs(left, told, workers=workers, load=load or ())
+    sweeps.print_sweep(points, jobs, rule, out, as_json=as_json)
+    _all_done(len(unfinished(jobs)), len(jobs))
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="TABLE", help="A published table, such as fedsac-table1, or 'list'.")],
+    cells: Annotated[str | None, typer.Option(help="Some cells: cifar10/pow, svhn, …, separated by commas.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Some methods of the table, separated by commas.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds.", show_default="the paper's")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder that keeps finished runs.")] = Path(
+        "reproduced"
+    ),
+    workers: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
+    precision: Annotated[str, typer.Option(help="float32, or tf32 (faster on GPUs).")] = "float32",
+    show: Annotated[bool, typer.Option("--show", help="Compute nothing, show what is finished.")] = False,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Compute a published table, cell by cell: published, measured, difference."""
+    from cofair.command import sweeps
+    from cofair.command.progress import sweep_progress
+    from cofair.reproduce import measured, tables
+    from cofair.runs.sweep import unfinished
+    from cofair.runs.workers import run_jobs
+
+    if name == "list":
+        print("\n".join(tables.names()))
+        return
+    whole = tables.table(name)
+    table = tables.chosen(whole, *[text.split(",") if text else () for text in (cells, methods)])
+    run: dict[str, object] = {"precision": precision, **({} if device is None else {"device": device})}
+    numbers = range(seeds or whole.seeds)
+    jobs = measured.jobs(table, numbers, out, run)
+    left = [] if show else unfinished(jobs)
+    with sweep_progress(len(left)) as told:
+        run_jobs(left, told, workers=workers)
+    rules = ("last", "best") if table.rule == "last" else ("best", "last")
+    sweeps.print_reproduction(name, measured.lines(table, numbers, out, run, rules), rules, as_json=as_json)
+    if not show:
+        _all_done(len(unfinished(jobs)), len(jobs))
+
+
+def _all_done(missing: int, of: int) -> None:
+    from cofair.errors import RunError
+
+    if missing:
+        raise RunError(f"{missing} of {of} runs did not finish.")
+
+
 @app.command("methods")
 def list_methods(load: Load = None, as_json: Json = False) -> None:
     """List every method, its paper, its settings with defaults."""

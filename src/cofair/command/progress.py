@@ -8,6 +8,7 @@ from rich.console import Console
 
 from cofair.runs.history import Record
 from cofair.runs.run import Listener
+from cofair.runs.sweep import Job, Told
 
 WIDE = 120  # columns from which there is room for a bar
 
@@ -39,6 +40,29 @@ def run_progress(rounds: int, runs: int = 1) -> Iterator[Listener]:
             if record.last:
                 done += 1
                 bars.update(overall, completed=done, status=f"{done} of {runs} done")
+
+        yield listen
+
+
+@contextmanager
+def sweep_progress(runs: int) -> Iterator[Told]:
+    """Show how many runs of a sweep are done; failures are printed as they come."""
+    console = Console(stderr=True)
+    bars = rich_progress.Progress(
+        *_columns(console.width), console=console, transient=True, disable=not console.is_terminal
+    )
+    done = 0
+    with bars:
+        task = bars.add_task("sweep", total=runs, status=f"0 of {runs} runs")
+
+        def listen(job: Job, record: Record | None, failure: str | None) -> None:
+            nonlocal done
+            if failure is not None:
+                console.print(f"{job.folder.name}: {failure}", markup=False, highlight=False)
+            if failure is not None or (record is not None and record.last):
+                done += 1
+            at = "" if record is None else f", round {record.round} of {job.experiment.training.rounds}"
+            bars.update(task, completed=done, status=f"{done} of {runs} runs{at}")
 
         yield listen
 

@@ -1,0 +1,1 @@
+"""Published tables, cell by cell: the experiment behind each, and what we measure."""

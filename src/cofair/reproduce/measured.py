@@ -1,0 +1,91 @@
+"""What was measured for a cell, from the finished runs of its seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cofair.report.read import read_run
+from cofair.reproduce.published import Number
+from cofair.reproduce.tables import Table, experiment
+from cofair.runs.result import Outcome
+from cofair.runs.sweep import Job, unfinished
+
+_QUANTITIES = {
+    "fairness_pearson_x100": ("fairness", 1.0),
+    "max_test_accuracy_pct": ("max", 100.0),
+    "mean_test_accuracy_pct": ("mean", 100.0),
+    "rate_alphaBCF": ("rate", 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Value:
+    """Mean and sample standard deviation over seeds."""
+
+    mean: float
+    std: float | None
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """A cell: what was published, and what we measured by each rule (None where nothing is finished)."""
+
+    published: Number
+    measured: dict[str, Value | None]
+
+    def difference(self, rule: str) -> float | None:
+        """Return measured less published."""
+        value = self.measured[rule]
+        return None if value is None else value.mean - self.published.mean
+
+
+def job(paper: str, cell: Number, seed: int, out: Path, run: dict[str, object]) -> Job:
+    """Return the run behind a cell and a seed; tables of one paper share their runs' folders."""
+    parts = [cell.data, str(cell.clients), cell.scene, cell.method, f"seed{seed}"]
+    name = "-".join("".join(c if c.isalnum() or c in "." else "_" for c in part).strip("_") for part in parts)
+    return Job(experiment(paper, cell, seed, run), out / paper / name)
+
+
+def jobs(table: Table, seeds: Sequence[int], out: Path, run: dict[str, object]) -> list[Job]:
+    """Return every run behind a table, once each."""
+    found = {
+        own.folder: own for cell in table.cells for seed in seeds for own in [job(table.paper, cell, seed, out, run)]
+    }
+    return list(found.values())
+
+
+def lines(table: Table, seeds: Sequence[int], out: Path, run: dict[str, object], rules: Sequence[str]) -> list[Line]:
+    """Return the table with what is finished of it."""
+    done: dict[Path, Outcome | None] = {}
+    for own in jobs(table, seeds, out, run):
+        done[own.folder] = None if unfinished([own]) else read_run(own.folder).outcome
+    found = []
+    for cell in table.cells:
+        outcomes = [done[job(table.paper, cell, seed, out, run).folder] for seed in seeds]
+        finished = [outcome for outcome in outcomes if outcome is not None]
+        found.append(Line(cell, {rule: _value(cell.metric, finished, rule) for rule in rules}))
+    return found
+
+
+def _value(metric: str, outcomes: Sequence[Outcome], rule: str) -> Value | None:
+    read = [_read(metric, outcome, rule) for outcome in outcomes]
+    values = [value for value in read if value is not None]
+    if not values:
+        return None
+    return Value(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
+
+
+def _read(metric: str, outcome: Outcome, rule: str) -> float | None:
+    """Return one run's value by a rule; Table 7 of FedSAC reads accuracies where fairness is above 95."""
+    if metric in _QUANTITIES:
+        name, scale = _QUANTITIES[metric]
+        value = getattr(outcome.cell(rule), name)
+        return None if value is None else scale * value
+    fair = [record for record in outcome.history if record.fairness is not None and record.fairness > 95]
+    if not fair:
+        return None
+    best = max(fair, key=lambda record: max(record.accuracies))
+    return 100 * (max(best.accuracies) if metric.startswith("max") else min(best.accuracies))
