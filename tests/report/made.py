@@ -1,0 +1,42 @@
+"""Runs made by hand, so that reports of any size and kind are tested without training."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cofair.report.read import Entry, Run
+from cofair.runs.history import Record
+from cofair.runs.result import Outcome
+
+
+def made_run(
+    names: Sequence[str], method: str = "fedsac", seed: int = 0, rounds: Sequence[int] = (1, 2, 3), *,
+    measure: str = "standalone", reputation: bool = True, neurons: int = 0, spread: float = 0.2,
+) -> Run:  # fmt: skip
+    """A run in which a client gets a little more than it brought; `spread` is how much rewards differ."""
+    random = np.random.default_rng(seed)
+    n = len(names)
+    brought = 0.5 + 0.2 * np.linspace(0, 1, n) + 0.01 * random.random(n)
+    history = []
+    for t in rounds:
+        got = 0.7 + spread * np.linspace(0, 1, n) * t / rounds[-1] + (0.01 * random.random(n) if spread else 0)
+        history.append(
+            Record(
+                t, 90.0 if spread else None, got.tolist(), None,
+                (brought / brought.sum()).tolist() if reputation else None, np.linspace(0.2, 1, n).tolist(), 0.1 * t,
+                t == rounds[-1], random.random(neurons).tolist() if neurons else None,
+            )
+        )  # fmt: skip
+    outcome = Outcome(method, seed, tuple(names), (100,) * n, tuple(brought.tolist()), tuple(history))
+    experiment: dict[str, dict[str, Any]] = {
+        "training": {"rounds": rounds[-1]}, "contribution": {"measure": measure}, "method": {"name": method},
+        "run": {"metric": "accuracy", "precision": "float32", "evaluate_every": 1},
+    }  # fmt: skip
+    return Run(Path("run"), outcome, experiment, {"given": [], "parameters": 1000, "seed": seed, "versions": {}})
+
+
+def made_entry(label: str, names: Sequence[str], seeds: int = 2, **kind: Any) -> Entry:
+    """Runs of one method, one a seed."""
+    return Entry(label, tuple(made_run(names, label, seed, **kind) for seed in range(seeds)))
