@@ -55,6 +55,12 @@ class Comparison:
             rows.append(row)
         return pd.DataFrame(rows)
 
+    def every_rule(self) -> pd.DataFrame:
+        """Return the table read by every rule that the histories allow, as `summary.csv` holds it."""
+        joint = all(record.validation is not None for outcome in self.outcomes for record in outcome.history)
+        rules = ["last", "best"] + (["joint"] if joint else [])
+        return pd.concat([self.to_frame(rule) for rule in rules], ignore_index=True)
+
     def clients_frame(self) -> pd.DataFrame:
         """Return one row a client, method and seed: what it brought and what it got."""
         return pd.DataFrame(
@@ -101,8 +107,6 @@ def compare(
                 outcomes.append(Outcome(**{f.name: getattr(result, f.name) for f in fields(Outcome)}))
     comparison = Comparison(tuple(outcomes))
     if out is not None:
-        rules = ["last", "best"] + (["joint"] if experiment.run.joint else [])
-        table = pd.concat([comparison.to_frame(rule) for rule in rules], ignore_index=True)
-        write_whole(out / "summary.csv", table.to_csv(index=False))
+        write_whole(out / "summary.csv", comparison.every_rule().to_csv(index=False))
         write_whole(out / "clients.csv", comparison.clients_frame().to_csv(index=False))
     return comparison
