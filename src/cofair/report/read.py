@@ -9,6 +9,7 @@ from typing import Any
 
 import cofair
 from cofair.errors import RunError, UsageError
+from cofair.runs.cells import LAST_ROUNDS
 from cofair.runs.compare import Comparison
 from cofair.runs.folder import FORMAT
 from cofair.runs.history import read_history
@@ -19,9 +20,9 @@ _UNLABELLED = ("run.seed", "run.device", "run.engine", "run.evaluate_every", "ru
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder as it was read."""
+    """One run: a folder as it was read, or a result in memory."""
 
-    folder: Path
+    folder: Path | None
     outcome: Outcome
     experiment: dict[str, dict[str, Any]]  # the tables of experiment.toml; what was given in Python is not there
     facts: dict[str, Any]  # run.json
@@ -35,6 +36,14 @@ class Run:
     def rounds(self) -> int:
         """Return how many rounds were asked for."""
         return int(self.experiment.get("training", {}).get("rounds", self.outcome.history[-1].round))
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Return the rounds up to the last one that should have been tested and are not in the history."""
+        every = int(self.setting("run", "evaluate_every") or 1)
+        there = {record.round for record in self.outcome.history}
+        final = self.rounds - LAST_ROUNDS
+        return tuple(t for t in range(1, max(there)) if t not in there and (t % every == 0 or t > final))
 
     def setting(self, table: str, key: str) -> Any:
         """Return a setting, or None where the table was given in Python."""
@@ -61,6 +70,16 @@ class Entry:
     runs: tuple[Run, ...]
 
     @property
+    def method(self) -> str:
+        """Return the method's name alone."""
+        return self.runs[0].outcome.method
+
+    @property
+    def reference(self) -> bool:
+        """Tell whether this is training alone, which others are measured against and which is fair by definition."""
+        return self.method == "standalone"
+
+    @property
     def outcomes(self) -> tuple[Outcome, ...]:
         """Return the outcomes under the entry's label."""
         return tuple(replace(run.outcome, method=self.label) for run in self.runs)
@@ -68,12 +87,25 @@ class Entry:
 
 def read_entries(paths: Iterable[Path]) -> list[Entry]:
     """Read run folders, or folders that hold some, into the rows of one comparison."""
-    runs = [run for path in paths for run in _runs_in(path)]
-    labels = _labels(runs)
-    by_label: dict[str, list[Run]] = {}
-    for run, label in zip(runs, labels, strict=True):
-        by_label.setdefault(label, []).append(run)
-    return [Entry(label, tuple(own)) for label, own in by_label.items()]
+    runs = {run.folder.resolve(): run for path in paths for run in _runs_in(path) if run.folder is not None}
+    return _entries(list(runs.values()))
+
+
+def entry_of(outcome: Outcome, experiment_toml: str, facts: dict[str, Any]) -> Entry:
+    """Return a result in memory as a row of its own, read as its folder would be."""
+    return Entry(outcome.method, (Run(None, outcome, tomllib.loads(experiment_toml), facts),))
+
+
+def _entries(runs: Sequence[Run]) -> list[Entry]:
+    """Group runs by what they are called and by their clients, over which means are taken."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
+    for run, label in zip(runs, _labels(runs), strict=True):
+        groups.setdefault((label, run.outcome.names), []).append(run)
+    labels = [label for label, _ in groups]
+    return [
+        Entry(label if labels.count(label) == 1 else f"{label} · {own[0].folder}", tuple(own))
+        for (label, _), own in groups.items()
+    ]
 
 
 def comparison(entries: Sequence[Entry]) -> Comparison:
@@ -127,7 +159,7 @@ def _runs_in(path: Path) -> list[Run]:
     if not started:
         raise RunError(f"No run in {path} has a tested round yet.")
     runs = [read_run(folder) for folder in started]
-    return sorted(runs, key=lambda run: (str(run.facts.get("started", "")), run.folder.name))
+    return sorted(runs, key=lambda run: (str(run.facts.get("started", "")), str(run.folder)))
 
 
 def _facts(folder: Path) -> dict[str, Any]:

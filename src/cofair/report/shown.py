@@ -8,9 +8,11 @@ import numpy.typing as npt
 from cofair import metrics
 from cofair.report.plots import Band, Bars, Heat, Lines, Mark, Plot, Points
 from cofair.report.read import Entry, Run, comparison
+from cofair.report.words import count, data_size, listed
 
 LINES = 20  # more clients than this are summarised: 1,000 lines show nothing
 BARS = 40
+HEAT = (256, 100)  # rows and columns of a heat map; more are averaged with their neighbours
 Floats = npt.NDArray[np.float64]
 
 
@@ -20,11 +22,15 @@ def of_comparison(entries: Sequence[Entry]) -> list[Plot]:
 
 
 def of_entry(entry: Entry) -> list[Plot]:
-    """Return the plots of one method: means over its seeds where clients are alike, else its first run."""
+    """Return the plots of one method: means over its seeds, what goes over rounds from its first one."""
     run = entry.runs[0]
-    plots = [contribution_and_reward(entry), accuracy_over_rounds(run)]
-    if run.outcome.history[-1].reputation is not None:
-        plots.append(reputation_over_rounds(run))
+    plots = [contribution_and_reward(entry)]
+    if entry.reference:  # nothing else happens when everybody trains alone
+        return plots
+    if len(run.outcome.history) > 1:
+        plots.append(accuracy_over_rounds(run))
+        if run.outcome.history[-1].reputation is not None:
+            plots.append(reputation_over_rounds(run))
     if run.contributions_are_accuracies:
         plots.append(bounds(entry))
     if any(record.allocation is not None for record in run.outcome.history):
@@ -48,11 +54,12 @@ def fairness_against_accuracy(entries: Sequence[Entry]) -> Plot:
     )
     missing = [str(name) for name in frame[frame["fairness"].isna()]["method"]]
     caption = "The upper right corner is where a method should be: fair, and good for the best client."
-    if len(known):
-        k = int(known["fairness"].to_numpy().argmax())
+    alone = [entry.label for entry in entries if entry.reference]
+    if len(ranked := known[~known["method"].isin(alone)]):
+        k = known.index.get_loc(ranked["fairness"].idxmax())
         caption += f" Fairest is {points.labels[k]} (γ {points.y[k]:.1f}, best client {points.x[k]:.1f} %)."
     if missing:
-        caption += f" Fairness is undefined for {_listed(missing)}: all clients get models of the same worth."
+        caption += f" Fairness is undefined for {listed(missing)}: all clients get models of the same worth."
     return Plot(
         "fairness_against_accuracy", "Fairness against accuracy", caption, f"{unit} of the best client, %",
         "fairness γ", (points,),
@@ -67,10 +74,7 @@ def contribution_and_reward(entry: Entry) -> Plot:
     if run.contributions_are_accuracies and len(c) <= BARS:
         names = run.outcome.names
         marks = (Bars("brought", names, tuple(100 * c)), Bars("got", names, tuple(100 * a)))
-        lost = int((a < c).sum())
-        caption += (
-            " Everybody gained." if not lost else f" {_count(lost, 'client')} got less than training alone gives."
-        )
+        caption += _gain_sentence(c, a)
         x_label, y_label = "client", f"{run.metric}, %"
     else:
         scale = 100 if run.contributions_are_accuracies else 1
@@ -86,8 +90,8 @@ def accuracy_over_rounds(run: Run) -> Plot:
     values = 100 * np.array([record.accuracies for record in run.outcome.history])
     low, high = values[-1].min(), values[-1].max()
     caption = (
-        f"After round {run.outcome.history[-1].round} the rewards lie between {low:.1f} and {high:.1f} %; "
-        f"{'a darker line is a larger contribution' if len(run.outcome.names) <= LINES else _SUMMARISED}{_seed(run)}."
+        f"After round {run.outcome.history[-1].round}{_seed(run)} the rewards lie between {low:.1f} and {high:.1f} %; "
+        f"{_IN_ORDER if len(run.outcome.names) <= LINES else _SUMMARISED}."
     )
     return Plot(
         "accuracy_over_rounds", f"{run.metric[0].upper()}{run.metric[1:]} over the rounds", caption, "round",
@@ -100,7 +104,7 @@ def reputation_over_rounds(run: Run) -> Plot:
     values = np.array([record.reputation for record in run.outcome.history if record.reputation is not None])
     rounds = [record.round for record in run.outcome.history if record.reputation is not None]
     best = run.outcome.names[int(values[-1].argmax())]
-    caption = f"In the end the server thinks most of {best}{_seed(run)}."
+    caption = f"In the end the server thinks most of client {best}{_seed(run)}."
     return Plot(
         "reputation_over_rounds", "Reputation over the rounds", caption, "round", "reputation",
         _over_rounds(run, values, rounds),
@@ -138,13 +142,18 @@ def neuron_allocation(run: Run) -> Plot:
     records = [record for record in run.outcome.history if record.allocation is not None]
     values = np.array([record.allocation for record in records]).T
     mean = values.mean(1)
+    neurons = np.arange(len(values), dtype=np.float64)
+    rounds = np.array([record.round for record in records], dtype=np.float64)
+    grouped = len(values) > HEAT[0]
+    values, neurons, rounds = _coarser(values, 0), _coarser(neurons, 0), _coarser(rounds, 0, HEAT[1])
+    values = _coarser(values, 1, HEAT[1])
     caption = (
-        f"A dark row is a neuron that few clients train: over the run a neuron was held by "
+        f"Where it is dark, few clients held the neuron in that round; over the whole run a neuron was held by "
         f"{100 * mean.min():.0f} to {100 * mean.max():.0f} % of the clients{_seed(run)}."
     )
-    rounds = tuple(float(record.round) for record in records)
-    heat = Heat("share of clients", rounds, tuple(map(float, range(len(values)))), tuple(map(tuple, values.tolist())))
-    return Plot("neuron_allocation", "Who trains which neuron", caption, "round", "neuron", (heat,))
+    heat = Heat("share of clients", tuple(rounds.tolist()), tuple(neurons.tolist()), tuple(map(tuple, values.tolist())))
+    label = "neuron (neighbours averaged)" if grouped else "neuron"
+    return Plot("neuron_allocation", "How many clients train each neuron", caption, "round", label, (heat,))
 
 
 def download(entry: Entry) -> Plot:
@@ -157,8 +166,12 @@ def download(entry: Entry) -> Plot:
     saved = whole * (1 - float(shares.mean()))
     caption = f"On average {100 * shares.mean():.0f} % of a model travels to a client in a round"
     if size:
-        verb = "saves" if saved >= 0 else "costs more by"
-        caption += f", which {verb} {_bytes(abs(saved))} of {_bytes(whole)} over {rounds} rounds"
+        everything = f"the {data_size(whole)} of {count(rounds, 'round')} with the whole model for everybody"
+        caption += (
+            f": {data_size(saved)} less than {everything}" if saved > 0.005 * whole
+            else f": {data_size(-saved)} more than {everything}" if saved < -0.005 * whole
+            else f", the whole model: {data_size(whole)} over {count(rounds, 'round')}"
+        )  # fmt: skip
     marks: tuple[Mark, ...]
     if len(shares) <= BARS:
         marks, x_label = (Bars("received", run.outcome.names, tuple(100 * shares)),), "client"
@@ -168,16 +181,18 @@ def download(entry: Entry) -> Plot:
     return Plot("download", "What travels to each client", caption + ".", x_label, "% of a whole model a round", marks)
 
 
+_IN_ORDER = "lines are coloured from yellow (brought least) over green and blue to violet (brought most)"
 _SUMMARISED = "the bands hold all clients, the middle 80 % and the middle half, the line is the median"
 
 
 def _over_rounds(run: Run, values: Floats, rounds: Sequence[int] | None = None) -> tuple[Mark, ...]:
     x = tuple(float(t) for t in (rounds or [record.round for record in run.outcome.history]))
     if values.shape[1] <= LINES:
+        x, values = _with_gaps(x, values, run.missing)
         place = np.argsort(np.argsort(run.outcome.contributions, kind="stable"))
         most = max(len(place) - 1, 1)
         return tuple(
-            Lines(name, x, tuple(values[:, i].tolist()), order=float(place[i] / most))
+            Lines(name, x, tuple(None if v != v else v for v in values[:, i].tolist()), order=float(place[i] / most))
             for i, name in enumerate(run.outcome.names)
         )
     marks: list[Mark] = []
@@ -186,6 +201,25 @@ def _over_rounds(run: Run, values: Floats, rounds: Sequence[int] | None = None) 
         marks.append(Band(name, x, tuple(edges[0].tolist()), tuple(edges[1].tolist())))
     marks.append(Lines("median", x, tuple(np.median(values, axis=1).tolist()), order=1.0))
     return tuple(marks)
+
+
+def _with_gaps(x: tuple[float, ...], values: Floats, missing: Sequence[int]) -> tuple[tuple[float, ...], Floats]:
+    """Break lines where tested rounds are missing, instead of drawing what nobody measured."""
+    gaps = [float(t) for t in missing if x[0] < t < x[-1] and t not in x]
+    if not gaps:
+        return x, values
+    all_x = np.array([*x, *gaps])
+    all_values = np.concatenate([values, np.full((len(gaps), values.shape[1]), np.nan)])
+    order = np.argsort(all_x, kind="stable")
+    return tuple(all_x[order].tolist()), all_values[order]
+
+
+def _coarser(values: Floats, axis: int, most: int = HEAT[0]) -> Floats:
+    """Average neighbours along an axis until at most so many are left."""
+    if values.shape[axis] <= most:
+        return values
+    parts = np.array_split(values, most, axis)
+    return np.stack([part.mean(axis) for part in parts], axis)
 
 
 def _contributions(entry: Entry) -> Floats:
@@ -204,21 +238,16 @@ def _fairness_sentence(entry: Entry) -> str:
     return f"Fairness γ is {np.mean(known):.1f}{seeds} (100 would be perfectly in proportion)."
 
 
+def _gain_sentence(c: Floats, a: Floats) -> str:
+    gained, lost = int((a > c).sum()), int((a < c).sum())
+    if len(c) == 1:
+        return ""
+    if gained == len(c):
+        return f" All {len(c):,} clients got more than they reach alone."
+    if not gained and not lost:
+        return " Everybody has just what it reaches alone."
+    return f" {gained:,} of {count(len(c), 'client')} got more than they reach alone, {lost:,} got less."
+
+
 def _seed(run: Run) -> str:
     return f" (seed {run.outcome.seed})"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

@@ -1,7 +1,8 @@
 """What a run gives back."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -117,6 +118,16 @@ class Result(Outcome):
     """A finished run with the models themselves: `rewards[3]` is client 3's own module."""
 
     rewards: "RewardModels"
+    experiment_toml: str = ""  # as the run folder holds it
+    facts: dict[str, Any] = field(default_factory=dict)  # as run.json holds them
+
+    def report(self, path: str | Path) -> Path:
+        """Write the run as one HTML page and return its path; needs plotly (`pip install 'cofair[report]'`)."""
+        from cofair.report.page import write
+        from cofair.report.read import entry_of
+
+        own = Outcome(**{part.name: getattr(self, part.name) for part in fields(Outcome)})
+        return write([entry_of(own, self.experiment_toml, self.facts)], Path(path))
 
 
 class RewardModels(Sequence[nn.Module]):

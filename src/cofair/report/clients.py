@@ -1,0 +1,101 @@
+"""Clients on the page: a statement for each, or a table to search where there are many."""
+
+from typing import Any
+
+import numpy as np
+
+from cofair.report.markup import Html, element, joined
+from cofair.report.plots import Band, Lines, Mark, Plot
+from cofair.report.statement import Standing
+
+CARDS = 50  # more clients than this are a table
+
+
+def statements(standing: Standing, group: int, heading: str) -> Html:
+    """Return the statements of all clients, or a table that is searched by name."""
+    title = element(heading, "A statement for each client")
+    if len(standing) > CARDS:
+        return joined([title, _search(standing, group)])
+    below = f"h{int(heading[1]) + 1}"
+    cards = []
+    for i, name in enumerate(standing.names):
+        told = [element("p", sentence) for sentence in standing.sentences(i)]
+        verdict = _verdict(standing, i)
+        top = element("div", element(below, f"Client {name}"), verdict, class_="card-head")
+        cards.append(element("article", top, *told, class_="card"))
+    return joined([title, element("div", *cards, class_="cards")])
+
+
+def _verdict(standing: Standing, i: int) -> Html | None:
+    if not standing.comparable or standing.entry.reference:
+        return None
+    if standing.inside[i]:
+        return element("span", "inside its bounds", class_="badge good")
+    where = "above" if standing.got[i] > max(standing.lower[i], standing.upper[i]) else "below"
+    return element("span", f"{where} its bounds", class_="badge bad")
+
+
+def _search(standing: Standing, group: int) -> Html:
+    identifier = f"search-{group}"
+    label = element("label", f"Find one of {len(standing):,} clients", for_=identifier)
+    field = element("input", id=identifier, type="search", autocomplete="off", data_search=group)
+    columns = ["client", "samples", "brought", "rank", "got"]
+    columns += ["gain", "entitled to", "inside"] if standing.comparable else []
+    columns.append("download")
+    numeric = ("client", "entitled to", "inside")
+    header = [element("th", name, scope="col", class_=None if name in numeric else "number") for name in columns]
+    body = element("tbody", data_rows=group)
+    box = element(
+        "div", element("table", element("thead", element("tr", *header)), body), class_="wide", tabindex=0,
+        role="region", aria_label="Clients",
+    )  # fmt: skip
+    hint = element(
+        "p", element("span", data_count=group, aria_live="polite"), " A client's own page with its statement: ",
+        element("code", "cofair report DIR --client NAME"), class_="note",
+    )  # fmt: skip
+    return joined([element("p", label, field, class_="choose"), box, hint])
+
+
+def numbers(standing: Standing) -> dict[str, Any]:
+    """Return the table of many clients for the page's script, column by column, in the order of contributions."""
+    order = np.argsort(-standing.brought, kind="stable")
+    columns: list[list[str]] = [
+        [standing.names[i] for i in order],
+        [f"{standing.samples[i]:.0f}" for i in order],
+        [standing.brought_text(i) for i in order],
+        [str(standing.ranks[i]) for i in order],
+        [f"{100 * standing.got[i]:.1f} %" for i in order],
+    ]
+    if standing.comparable:
+        columns.append([f"{100 * (standing.got[i] - standing.brought[i]):+.1f}".replace("-", "−") for i in order])
+        columns.append([standing.entitlement(i) for i in order])
+        columns.append(["yes" if standing.inside[i] else "no" for i in order])
+    columns.append([f"{100 * standing.download[i]:.0f} %" for i in order])
+    text = [0, 6, 7] if standing.comparable else [0]
+    return {"columns": columns, "text": text}
+
+
+def client_plots(standing: Standing, i: int) -> list[Plot]:
+    """Return a client's own accuracy and reputation over the rounds, with its bounds."""
+    history, metric = standing.run.outcome.history, standing.run.metric
+    if len(history) < 2:
+        return []
+    rounds = tuple(float(record.round) for record in history)
+    marks: list[Mark] = []
+    caption = f"The {metric} of the model that it has after each tested round"
+    if standing.comparable and standing.upper[i] > standing.lower[i]:
+        low, high = 100 * standing.lower[i], 100 * standing.upper[i]
+        marks.append(Band("what it is entitled to", rounds, (low,) * len(rounds), (high,) * len(rounds)))
+        caption += "; the band is what it is entitled to in the end"
+    own = tuple(100 * record.accuracies[i] for record in history)
+    marks.append(Lines("its reward", rounds, own))
+    title = f"{metric[0].upper()}{metric[1:]} of its reward"
+    seed = f" (seed {standing.run.outcome.seed})"
+    plots = [Plot("client_accuracy", title, f"{caption}{seed}.", "round", f"{metric}, %", tuple(marks))]
+    if history[-1].reputation is not None:
+        line = Lines(
+            "its reputation", rounds, tuple(None if r.reputation is None else r.reputation[i] for r in history)
+        )
+        caption = f"What the server believes of it after each tested round{seed}."
+        plots.append(Plot("client_reputation", "Its reputation", caption, "round", "reputation", (line,)))
+    return plots

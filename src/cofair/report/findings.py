@@ -1,0 +1,121 @@
+"""The page's title and its first sentences: what was found, in words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from cofair.report.read import Entry, comparison
+from cofair.report.statement import Standing
+from cofair.report.words import count
+
+
+def title(entries: Sequence[Entry]) -> str:
+    """Return the page's title in plain words."""
+    run = entries[0].runs[0]
+    data = {str(own.setting("federation", "data") or "") for entry in entries for own in entry.runs}
+    on = f" on {next(iter(data))}" if len(data) == 1 and "" not in data else ""
+    sizes = {len(own.outcome.names) for entry in entries for own in entry.runs}
+    clients = count(len(run.outcome.names), "client") if len(sizes) == 1 else "the clients"
+    if len(entries) == 1:
+        return f"What {clients} brought and got with {entries[0].label}{on}"
+    return f"What {clients} brought and got: {len(entries)} methods{on}"
+
+
+def facts(entries: Sequence[Entry]) -> str:
+    """Return the circumstances in one line: what all runs share."""
+    runs = [run for entry in entries for run in entry.runs]
+    parts = []
+    for table, key, form in (
+        ("federation", "data", "data {}"), ("federation", "scene", "scene {}"), ("training", "rounds", "{} rounds"),
+    ):  # fmt: skip
+        values = {run.setting(table, key) for run in runs}
+        if len(values) == 1 and (value := values.pop()) is not None:
+            parts.append(form.format(value))
+    sizes = {len(run.outcome.names) for run in runs}
+    if len(sizes) == 1:
+        parts.insert(-1 if parts else 0, count(sizes.pop(), "client"))
+    seeds = sorted({run.outcome.seed for run in runs})
+    parts.append(f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds")
+    return " · ".join(parts)
+
+
+def fairest(entries: Sequence[Entry]) -> int:
+    """Return which entry is shown first: the fairest that is not mere training alone."""
+    frame = _ranked(entries)
+    if frame["fairness"].notna().any():
+        return _argmax(frame, "fairness")
+    return _argmax(frame, "max")
+
+
+def by_fairness(entries: Sequence[Entry]) -> list[Entry]:
+    """Return entries from the fairest on, those without a defined fairness last: the order of the table."""
+    fairness = comparison(entries).to_frame()["fairness"].astype(float).fillna(-1000.0).tolist()
+    return [entries[k] for k in sorted(range(len(entries)), key=lambda k: -fairness[k])]
+
+
+def findings(entries: Sequence[Entry]) -> list[str]:
+    """Return one or two sentences that say what was found."""
+    if len(entries) == 1:
+        return _of_one(entries[0])
+    frame, metric = _ranked(entries), entries[0].runs[0].metric
+    best = frame.loc[_argmax(frame, "max")]
+    if not frame["fairness"].notna().any():
+        return [
+            f"Fairness γ is undefined for every method. The best client gets most with {best['method']}: "
+            f"{_percent(best['max'])} {metric}."
+        ]
+    fair = frame.loc[_argmax(frame, "fairness")]
+    told = [
+        f"Fairest is {fair['method']}: rewards follow what clients brought with γ {fair['fairness']:.1f} of 100, "
+        f"and its best client reaches {_percent(fair['max'])} {metric}{_than_alone(entries, fair)}."
+    ]
+    if best["method"] == fair["method"]:
+        told.append("No other method gives the best client more.")
+    else:
+        gamma: Any = best["fairness"]
+        worth = "is undefined, because all rewards are equal" if pd.isna(gamma) else f"is {gamma:.1f}"
+        told.append(f"{best['method']} gives the best client most, {_percent(best['max'])}; its γ {worth}.")
+    return told
+
+
+def _of_one(entry: Entry) -> list[str]:
+    standing, gamma = Standing(entry), comparison([entry]).to_frame().iloc[0]["fairness"]
+    metric = standing.run.metric
+    if len(standing) == 1:
+        return standing.sentences(0)[:2]
+    told = (
+        "Fairness γ is undefined: all contributions or all rewards are the same."
+        if pd.isna(gamma)
+        else f"Rewards follow what clients brought with fairness γ {gamma:.1f} (100 is perfectly in proportion)."
+    )
+    low, high = 100 * standing.got.min(), 100 * standing.got.max()
+    span = f"Rewards have {low:.1f} to {high:.1f} % {metric}"
+    if standing.comparable:
+        inside = int(standing.inside.sum())
+        span += f"; {inside:,} of {count(len(standing), 'client')} got what they are entitled to"
+    return [told, span + "."]
+
+
+def _than_alone(entries: Sequence[Entry], row: Any) -> str:
+    """Say by how much the best reward beats what the best client reaches alone, where both are on one scale."""
+    entry = next(entry for entry in entries if entry.label == row["method"])
+    if not entry.runs[0].contributions_are_accuracies:
+        return ""
+    gain = 100 * (row["max"] - Standing(entry).brought.max())
+    return f", {abs(gain):.1f} points {'more' if gain >= 0 else 'less'} than the best reaches alone"
+
+
+def _ranked(entries: Sequence[Entry]) -> pd.DataFrame:
+    """Return the table without training alone, which is fair by definition and wins nothing."""
+    frame = comparison(entries).to_frame()
+    others = [k for k, entry in enumerate(entries) if not entry.reference]
+    return frame.iloc[others] if others else frame
+
+
+def _argmax(frame: pd.DataFrame, column: str) -> int:
+    return int(str(frame[column].astype(float).idxmax()))
+
+
+def _percent(share: Any) -> str:
+    return f"{100 * float(share):.1f} %"

@@ -1,0 +1,170 @@
+"""Where the numbers come from: settings, versions, devices, seeds, and how to run it again."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cofair import methods
+from cofair.errors import CofairError
+from cofair.report.markup import Html, element, joined
+from cofair.report.read import Entry, Run
+from cofair.report.words import listed, ranges
+from cofair.settings import values
+
+_MANY = 12  # rows from which a table is folded
+
+
+def configuration(entries: Sequence[Entry]) -> Html:
+    """Return the settings that runs share, those of each method, those that differ, and the runs themselves."""
+    runs = [run for entry in entries for run in entry.runs]
+    shared, differing = _settings(runs)
+    parts = [_settings_table(shared)]
+    if differing:
+        names = [key for key in differing if key != "run.seed"]
+        rows = [
+            [entry.label, str(run.outcome.seed), *(_plain(_flat(run).get(name)) for name in names)]
+            for entry in entries
+            for run in entry.runs
+        ]
+        if names:
+            parts += [element("h3", "What differs between the runs"), _table(["method", "seed", *names], rows, "runs")]
+    own = [(entry.label, entry.runs[0].experiment.get("method", {})) for entry in entries]
+    rows = [
+        [label, ", ".join(f"{key} = {_plain(value)}" for key, value in table.items() if key != "name") or "none"]
+        for label, table in own
+    ]
+    parts += [
+        element("h3", "Settings of each method"),
+        _table(["method", "settings"], rows, "methods", class_="settings"),
+    ]
+    parts += [element("h3", "Runs"), _runs(entries), _versions(runs)]
+    return joined(parts)
+
+
+def again(entries: Sequence[Entry]) -> Html:
+    """Say how to run it again: the exact command, or what a command cannot give."""
+    runs = [run for entry in entries for run in entry.runs]
+    given = sorted({name for run in runs for name in run.facts["given"]})
+    if given:
+        return element(
+            "p", f"The {listed(given)} {'was' if len(given) == 1 else 'were'} given in Python: call cofair.run with "
+            "the same again; the settings above are the rest.",
+        )  # fmt: skip
+    if any(run.folder is None for run in runs):
+        file = element("code", _run("experiment.toml"))
+        return element("p", "Save the settings above as experiment.toml, then: ", file)
+    command = _compare(entries)
+    if command is not None:
+        return element("pre", element("code", command), tabindex=0)
+    lines = "\n".join(_run(run.folder / "experiment.toml") for run in runs if run.folder is not None)
+    return _folded("One command for each run", element("pre", element("code", lines), tabindex=0), len(runs))
+
+
+def _compare(entries: Sequence[Entry]) -> str | None:
+    """Return the `cofair compare` that makes these runs, or None where it takes more than one command."""
+    runs = [run for entry in entries for run in entry.runs]
+    if len(runs) == 1:
+        return _run(runs[0].folder / "experiment.toml") if runs[0].folder is not None else None
+    _, differing = _settings(runs)
+    seeds = sorted({run.outcome.seed for run in runs})
+    whole = all(sorted(run.outcome.seed for run in entry.runs) == seeds for entry in entries)
+    names = [entry.method for entry in entries]
+    changed = [entry for entry in entries if not _default(entry.runs[0])]
+    if set(differing) - {"run.seed"} or not whole or len(set(names)) < len(names) or len(changed) > 1:
+        return None
+    if seeds != list(range(seeds[0], seeds[0] + len(seeds))):
+        return None
+    # compare keeps the settings of the method that the file names and takes defaults for all others
+    source = (changed or list(entries))[0]
+    first = next(run for run in source.runs if run.outcome.seed == seeds[0])
+    assert first.folder is not None
+    own = f"--methods {','.join(map(shlex.quote, names))} --seeds {len(seeds)}"
+    file = shlex.quote(str(first.folder / "experiment.toml"))
+    return f"cofair compare --experiment {file} {own}{_loads(names)} --out again"
+
+
+def _run(file: Path | str) -> str:
+    return f"cofair run {shlex.quote(str(file))} --out again"
+
+
+def _loads(names: Sequence[str]) -> str:
+    return "" if all(name in methods.METHODS for name in names) else " --load YOUR_METHOD.py"
+
+
+def _default(run: Run) -> bool:
+    """Tell whether a run's method has the settings that it has without being told any."""
+    table = {key: value for key, value in run.experiment.get("method", {}).items() if key != "name"}
+    try:
+        made = values(methods.make(run.outcome.method, {}))
+    except CofairError:
+        return False
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in made.items()}
+    return {key: "none" if value is None else value for key, value in plain.items()} == table
+
+
+def _flat(run: Run) -> dict[str, Any]:
+    return {
+        f"{table}.{key}": value
+        for table, own in run.experiment.items()
+        if table != "method" and isinstance(own, dict)
+        for key, value in own.items()
+    }
+
+
+def _settings(runs: Sequence[Run]) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that all runs share and the names of the others, the method's own aside."""
+    flat = [_flat(run) for run in runs]
+    names = list(dict.fromkeys(name for own in flat for name in own))
+    shared = {name: flat[0][name] for name in names if all(own.get(name, flat) == flat[0].get(name) for own in flat)}
+    return shared, [name for name in names if name not in shared]
+
+
+def _settings_table(shared: dict[str, Any]) -> Html:
+    groups: dict[str, list[Html]] = {}
+    for name, value in shared.items():
+        table, _, key = name.partition(".")
+        pair = element("div", element("dt", key), element("dd", _plain(value)))
+        groups.setdefault(table, []).append(pair)
+    boxes = [element("div", element("h3", table), element("dl", *pairs)) for table, pairs in groups.items()]
+    return element("div", *boxes, class_="settings-groups")
+
+
+def _runs(entries: Sequence[Entry]) -> Html:
+    rows = []
+    for entry in entries:
+        for run in entry.runs:
+            done = run.outcome.history[-1].round
+            state = "finished" if run.finished else f"interrupted after round {done} of {run.rounds}"
+            if run.missing:
+                state += f"; rounds {ranges(run.missing)} are missing in its history"
+            facts = [str(run.facts.get(name, "–")) for name in ("device", "engine", "started")]
+            folder = "–" if run.folder is None else str(run.folder)
+            rows.append([entry.label, str(run.outcome.seed), state, *facts, folder])
+    return _table(["method", "seed", "state", "device", "engine", "started", "folder"], rows, "runs")
+
+
+def _versions(runs: Sequence[Run]) -> Html:
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        for name, version in run.facts.get("versions", {}).items():
+            found.setdefault(name, set()).add(str(version))
+    text = " · ".join(f"{name} {' and '.join(sorted(own))}" for name, own in found.items())
+    return joined([element("h3", "Versions"), element("p", text)])
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], what: str, class_: str | None = None) -> Html:
+    head = element("thead", element("tr", *(element("th", name, scope="col") for name in header)))
+    body = element("tbody", *(element("tr", *(element("td", cell) for cell in row)) for row in rows))
+    box = element("div", element("table", head, body, class_=class_), class_="wide", tabindex=0, role="region",
+                  aria_label=f"Table: {', '.join(header)}")  # fmt: skip
+    return _folded(f"Show all {len(rows)} {what}", box, len(rows))
+
+
+def _folded(summary: str, content: Html, rows: int) -> Html:
+    return content if rows <= _MANY else element("details", element("summary", summary), content)
+
+
+def _plain(value: Any) -> str:
+    return "–" if value is None else value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,141 @@
+"""What a client is told: what it brought, what it got and why, in plain sentences."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from cofair import metrics
+from cofair.errors import UsageError, nearest
+from cofair.report.read import Entry
+from cofair.report.words import count, data_size, listed, signed
+
+ALPHA = 0.5
+CHANGES = 2  # of a reputation that are told
+Floats = npt.NDArray[np.float64]
+
+
+class Standing:
+    """How all clients stand after the runs of one method: means over seeds, reputations of the first seed."""
+
+    def __init__(self, entry: Entry) -> None:
+        """Read contributions, rewards and bounds once for all clients."""
+        self.entry, self.run = entry, entry.runs[0]
+        outcomes = [run.outcome for run in entry.runs]
+        self.names = outcomes[0].names
+        self.samples = np.mean([outcome.sizes for outcome in outcomes], axis=0)
+        self.brought: Floats = np.mean([outcome.contributions for outcome in outcomes], axis=0)
+        self.got: Floats = np.mean([outcome.accuracies for outcome in outcomes], axis=0)
+        self.download: Floats = np.mean([outcome.history[-1].download for outcome in outcomes], axis=0)
+        self.comparable = self.run.contributions_are_accuracies
+        self.lower, self.upper = metrics.alpha_bounds(self.brought, self.got, ALPHA)
+        self.inside = metrics.within_alpha_bound(self.brought, self.got, ALPHA)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """Return each client's rank by contribution, 1 for the largest; equal ones share a rank."""
+        return [1 + int((self.brought > value).sum()) for value in self.brought]
+
+    def index(self, name: str) -> int:
+        """Return which client has a name."""
+        if name not in self.names:
+            there = f"the clients are {listed(self.names, most=12)}"
+            hint = there if len(self.names) <= 12 else f"{nearest(name, self.names[:1000])}"
+            raise UsageError(f"There is no client {name!r}: {hint if len(hint) < 300 else there}.".replace("?.", "?"))
+        return self.names.index(name)
+
+    def sentences(self, i: int) -> list[str]:
+        """Return what client i is told."""
+        told = [self._contribution(i), self._reward(i)]
+        if self.comparable:
+            told.append(self._bound(i))
+        if reputation := self._reputation(i):
+            told.append(reputation)
+        if not self.entry.reference:
+            told.append(self._download(i))
+        return told
+
+    def entitlement(self, i: int) -> str:
+        """Return the bounds of client i in a few words."""
+        low, high = 100 * self.lower[i], 100 * self.upper[i]
+        return f"{low:.1f} to {high:.1f} %" if high > low else f"above {low:.1f} %"
+
+    def brought_text(self, i: int) -> str:
+        """Return the contribution of client i as people read it."""
+        return f"{100 * self.brought[i]:.1f} %" if self.comparable else f"{self.brought[i]:.3g}"
+
+    def _contribution(self, i: int) -> str:
+        samples = count(round(self.samples[i]), "sample")
+        alike = int((self.brought == self.brought[i]).sum())
+        rank = f"Rank {self.ranks[i]:,} of {len(self):,}"
+        if alike > 1:
+            rank += f", shared by {alike:,} clients"
+        if self.comparable:
+            brought = f"It brought {samples}, which alone train a model of {self.brought_text(i)} {self.run.metric}."
+        else:
+            measure = self.run.setting("contribution", "measure")
+            how = "given from outside" if "contributions" in self.run.facts["given"] or not measure else f"by {measure}"
+            brought = f"It brought {samples}; its contribution ({how}) is {self.brought_text(i)}."
+        return f"{brought} {rank} by contribution."
+
+    def _reward(self, i: int) -> str:
+        got = f"Its reward has {100 * self.got[i]:.1f} % {self.run.metric}"
+        if not self.comparable:
+            return f"{got}; what it would reach alone was not measured."
+        gain = 100 * (self.got[i] - self.brought[i])
+        if abs(gain) < 0.05:
+            return f"{got}, as much as it reaches alone."
+        return f"{got}, {abs(gain):.1f} points {'more' if gain > 0 else 'less'} than it reaches alone."
+
+    def _bound(self, i: int) -> str:
+        low, high, got = 100 * self.lower[i], 100 * self.upper[i], 100 * self.got[i]
+        if high <= low:
+            return (
+                f"What its contribution earns it here ({high:.1f} %) is not above what it reaches alone "
+                f"({low:.1f} %): no reward of this method could be inside its bounds."
+            )
+        entitled = f"Its contribution entitles it to more than {low:.1f} % and at most {high:.1f} %"
+        if self.inside[i]:
+            return f"{entitled}: its reward is inside."
+        if got > high:
+            above = f"{max(got - high, 0.1):.1f} points above that"
+            return f"{entitled}: its reward is {above}, more than its contribution earns."
+        where = "below" if got < low else "not above"
+        return f"{entitled}: its reward is {where} that, so it gains nothing by taking part."
+
+    def _reputation(self, i: int) -> str | None:
+        records = [record for record in self.run.outcome.history if record.reputation is not None]
+        values = [record.reputation[i] for record in records if record.reputation is not None]
+        if not values:
+            return None
+        seed = f" (seed {self.run.outcome.seed})" if len(self.entry.runs) > 1 else ""
+        if len(values) == 1:
+            return f"Its reputation in round {records[0].round} is {values[0]:.3g}{seed}."
+        rounds = [record.round for record in records]
+        span = f"{values[0]:.3g} in round {rounds[0]} to {values[-1]:.3g} in round {rounds[-1]}{seed}"
+        steps = largest_changes(values)
+        if not steps:
+            return f"Its reputation stayed at {values[0]:.3g} from round {rounds[0]} to round {rounds[-1]}{seed}."
+        told = [f"{signed(values[k] - values[k - 1])} between rounds {rounds[k - 1]} and {rounds[k]}" for k in steps]
+        return f"Its reputation went from {span}; it changed most by {listed(told)}."
+
+    def _download(self, i: int) -> str:
+        share = self.download[i]
+        size, rounds = int(self.run.facts.get("parameters", 0)), self.run.outcome.history[-1].round
+        text = f"In a round it received {100 * share:.0f} % of a whole model on average"
+        if size:
+            width = 8 if self.run.setting("run", "precision") == "float64" else 4
+            text += f", {data_size(share * size * width * rounds)} over {count(rounds, 'round')}"
+        return text + "."
+
+
+def largest_changes(values: Sequence[float]) -> list[int]:
+    """Return where a series changed most, as places of the later value; what nobody would see is no change."""
+    series = np.asarray(values, dtype=np.float64)
+    changes = np.abs(np.diff(series))
+    order = np.argsort(-changes, kind="stable")[:CHANGES]
+    return sorted(int(k) + 1 for k in order if changes[k] >= 0.005 * np.abs(series).max())
