@@ -29,6 +29,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines inst
 Load = Annotated[
     list[Path] | None, typer.Option("--load", metavar="FILE.py", help="Python file that registers methods; repeatable.")
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="TRACKER", help="Log every tested round to tensorboard or mlflow; repeatable."),
+]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
 
 
@@ -58,18 +62,20 @@ def compare(
     ] = None,
     change: Set = None,
     load: Load = None,
+    track: Track = None,
     device: Device = None,
     out: Out = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Train several methods on the same federations and print one table."""
-    from cofair.command import tables
-    from cofair.command.progress import run_progress
+    from cofair.command import reports, tables
+    from cofair.command.progress import run_progress, tell_tracking
     from cofair.methods import get
     from cofair.methods import names as all_methods
     from cofair.runs.cells import RULES
     from cofair.runs.compare import compare as run_comparison
+    from cofair.runs.tracking import together, tracked
 
     _load_methods(load)
     if rule not in RULES:
@@ -84,11 +90,15 @@ def compare(
     chosen = _experiment(experiment, options, change)
     if rule != "last" and not any(text.startswith("run.evaluate_every") for text in change or ()):
         chosen = chosen.with_run(evaluate_every=1)  # these rules choose among rounds: test all of them
-    with run_progress(chosen.training.rounds, len(names) * seeds) as listener:
-        comparison = run_comparison(chosen, names, seeds, out, overwrite=overwrite, listener=listener)
+    with run_progress(chosen.training.rounds, len(names) * seeds) as shown, tracked(track or (), out, chosen) as logged:
+        comparison = run_comparison(chosen, names, seeds, out, overwrite=overwrite, listener=together(shown, logged))
     tables.comparison(comparison, chosen, rule, as_json=as_json)
-    if out is not None and not as_json:
-        print(f"Written: {out / 'summary.csv'}, {out / 'clients.csv'} and a folder for each run.")
+    tell_tracking(logged, as_json=as_json)
+    if out is not None:
+        folders = [out / f"{outcome.method}-seed{outcome.seed}" for outcome in comparison.outcomes]
+        reported = reports.after_run(folders, out / "report.html")
+        if not as_json:
+            print(f"Written: {out / 'summary.csv'}, {out / 'clients.csv'} and a folder for each run.\n{reported}")
 
 
 @app.command()
@@ -96,25 +106,47 @@ def run(
     experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment's settings.")],
     change: Set = None,
     load: Load = None,
+    track: Track = None,
     device: Device = None,
     out: Out = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Run one experiment and print who brought what and who got what."""
-    from cofair.command import tables
-    from cofair.command.progress import run_progress
+    from cofair.command import reports, tables
+    from cofair.command.progress import run_progress, tell_tracking
     from cofair.runs.folder import RunFolder
     from cofair.runs.run import run_experiment
+    from cofair.runs.tracking import together, tracked
 
     _load_methods(load)
     chosen = _experiment(experiment, {"run.device": device}, change)
     folder = None if out is None else RunFolder(out, overwrite=overwrite)
-    with run_progress(chosen.training.rounds) as listener:
-        result = run_experiment(chosen, folder, listener)
+    with run_progress(chosen.training.rounds) as shown, tracked(track or (), out, chosen) as logged:
+        result = run_experiment(chosen, folder, together(shown, logged))
     tables.outcome(result, chosen, as_json=as_json)
-    if out is not None and not as_json:
-        print(f"Written: {out}")
+    tell_tracking(logged, as_json=as_json)
+    if out is not None:
+        reported = reports.after_run([out], out / "report.html")
+        if not as_json:
+            print(f"Written: {out}\n{reported}")
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or of comparisons.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Where to write.", show_default="DIR/report.html")
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Write this client's own statement instead.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(metavar="NAME", help="Only this method of those in DIR.")] = None,
+) -> None:
+    """Write one HTML page that shows who brought what and who got what."""
+    from cofair.command import reports
+
+    print(reports.write(folders, out, client, method))
 
 
 @app.command()

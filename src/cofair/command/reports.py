@@ -1,0 +1,42 @@
+"""Reports from the command line: of folders, of one client, at the end of a run."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from cofair.errors import UsageError, nearest
+from cofair.report import page
+from cofair.report.read import Entry, read_entries
+from cofair.report.words import listed
+
+
+def write(folders: Sequence[Path], out: Path | None, client: str | None, method: str | None) -> Path:
+    """Write the report of some folders, or one client's statement, and return its path."""
+    entries = read_entries(folders)
+    if method is not None:
+        entries = _of_method(entries, method)
+    if client is None:
+        return page.write(entries, out or folders[0] / "report.html")
+    if len(entries) > 1:
+        raise UsageError(f"A statement is of one method: choose with --method {_choice(entries)}.")
+    return page.write_statement(entries[0], client, out or folders[0] / page.statement_file(client))
+
+
+def after_run(folders: Sequence[Path], path: Path) -> str:
+    """Write the report of what has just run, where plotly is installed, and return what to say about it."""
+    if find_spec("plotly") is None:
+        return page.MISSING
+    return f"Report: {page.write(read_entries(folders), path)}"
+
+
+def _of_method(entries: Sequence[Entry], method: str) -> list[Entry]:
+    """Return the entry with that label, or all of that method."""
+    labelled = [entry for entry in entries if entry.label == method]
+    found = labelled or [entry for entry in entries if entry.method == method]
+    if not found:
+        raise UsageError(f"There is no run of {method!r} there: {nearest(method, [entry.label for entry in entries])}")
+    return found
+
+
+def _choice(entries: Sequence[Entry]) -> str:
+    return listed([repr(entry.label) for entry in entries], most=12).replace(" and ", " or ")
