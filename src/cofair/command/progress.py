@@ -1,5 +1,6 @@
 """Progress in a terminal: round, fairness, accuracy, time left. Silent where there is no terminal."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,6 +10,7 @@ from rich.console import Console
 from cofair.runs.history import Record
 from cofair.runs.run import Listener
 from cofair.runs.sweep import Job, Told
+from cofair.runs.tracking import Tracking
 
 WIDE = 120  # columns from which there is room for a bar
 
@@ -65,6 +67,15 @@ def sweep_progress(runs: int) -> Iterator[Told]:
             bars.update(task, completed=done, status=f"{done} of {runs} runs{at}")
 
         yield listen
+
+
+def tell_tracking(tracking: Tracking, *, as_json: bool) -> None:
+    """Say how one looks at what was logged, and which tracker gave up."""
+    for trouble in tracking.troubles:
+        print(trouble, file=sys.stderr)
+    for tracker in tracking.trackers:
+        if not as_json:
+            print(f"Tracked: {tracker.look}")
 
 
 def _columns(width: int) -> list[rich_progress.ProgressColumn]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from cofair import methods
 from cofair.engine import choose
 from cofair.errors import UsageError
 from cofair.runs.experiment import Experiment
@@ -82,9 +81,7 @@ def compare(
     """
     if not names:
         raise UsageError("Name at least one method to compare.")
-    chosen = [
-        experiment.method if name == experiment.method.name else methods.make(name, {}) for name in dict.fromkeys(names)
-    ]
+    chosen = [experiment.with_method(name).method for name in dict.fromkeys(names)]
     if out is not None:
         refuse_earlier(out, ("summary.csv", "clients.csv"), overwrite)
     first = experiment.run.seed

@@ -160,6 +160,10 @@ class Experiment:
             lines.append("")
         return "\n".join(lines)
 
+    def with_method(self, name: str) -> "Experiment":
+        """Return this experiment with a method by its name, which keeps its settings where it is the one set here."""
+        return self if name == self.method.name else replace(self, method=methods.make(name, {}))
+
     def with_run(self, **changes: Any) -> "Experiment":
         """Return this experiment with some settings of the table `run` changed."""
         return replace(self, run=replace(self.run, **changes))
