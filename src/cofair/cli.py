@@ -142,10 +142,17 @@ def report(
         str | None, typer.Option(metavar="NAME", help="Write this client's own statement instead.")
     ] = None,
     method: Annotated[str | None, typer.Option(metavar="NAME", help="Only this method of those in DIR.")] = None,
+    figures: Annotated[
+        str | None, typer.Option(metavar="pdf|png|svg", help="Write figures and a LaTeX table for papers as well.")
+    ] = None,
 ) -> None:
     """Write one HTML page that shows who brought what and who got what."""
     from cofair.command import reports
 
+    if figures is not None:
+        if client is not None:
+            raise UsageError("--figures draws what all clients brought and got: leave out --client.")
+        print(reports.write_figures(folders, out, method, figures))
     print(reports.write(folders, out, client, method))
 
 
@@ -196,6 +203,7 @@ def reproduce(
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
     precision: Annotated[str, typer.Option(help="float32, or tf32 (faster on GPUs).")] = "float32",
     show: Annotated[bool, typer.Option("--show", help="Compute nothing, show what is finished.")] = False,
+    change: Set = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -211,14 +219,16 @@ def reproduce(
         return
     whole = tables.table(name)
     table = tables.chosen(whole, *[text.split(",") if text else () for text in (cells, methods)])
-    run: dict[str, object] = {"precision": precision, **({} if device is None else {"device": device})}
+    changes = [f"run.precision={precision}", *([] if device is None else [f"run.device={device}"]), *(change or ())]
     numbers = range(seeds or whole.seeds)
-    jobs = measured.jobs(table, numbers, out, run)
+    jobs = measured.jobs(table, numbers, out, changes)
     left = [] if show else unfinished(jobs)
+    if other := [job.folder for job in left if (job.folder / "summary.json").exists()]:
+        raise UsageError(f"{other[0]} holds a run with other settings: name another folder (--out).")
     with sweep_progress(len(left)) as told:
         run_jobs(left, told, workers=workers)
     rules = ("last", "best") if table.rule == "last" else ("best", "last")
-    sweeps.print_reproduction(name, measured.lines(table, numbers, out, run, rules), rules, as_json=as_json)
+    sweeps.print_reproduction(name, measured.lines(table, numbers, out, changes, rules), rules, as_json=as_json)
     if not show:
         _all_done(len(unfinished(jobs)), len(jobs))
 

@@ -5,9 +5,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cofair.errors import UsageError, nearest
-from cofair.report import page
+from cofair.report import latex, page, static
 from cofair.report.read import Entry, read_entries
-from cofair.report.words import listed
+from cofair.report.words import count, listed
 
 
 def write(folders: Sequence[Path], out: Path | None, client: str | None, method: str | None) -> Path:
@@ -20,6 +20,16 @@ def write(folders: Sequence[Path], out: Path | None, client: str | None, method:
     if len(entries) > 1:
         raise UsageError(f"A statement is of one method: choose with --method {_choice(entries)}.")
     return page.write_statement(entries[0], client, out or folders[0] / page.statement_file(client))
+
+
+def write_figures(folders: Sequence[Path], out: Path | None, method: str | None, kind: str) -> str:
+    """Write the figures and tables for papers beside the report, and return what to say about them."""
+    entries = read_entries(folders)
+    if method is not None:
+        entries = _of_method(entries, method)
+    folder = folders[0] if out is None else out.parent
+    figures, tables = static.write_figures(entries, folder, kind), latex.write_tables(entries, folder)
+    return f"Figures: {count(len(figures), 'file')} in {folder / 'figures'}; {listed([str(path) for path in tables])}"
 
 
 def after_run(folders: Sequence[Path], path: Path) -> str:
