@@ -50,7 +50,7 @@ def as_json(plot: Plot) -> dict[str, Any]:
 
 
 def _traces(plot: Plot, mark: Mark, k: int) -> list[Any]:
-    name = _text(mark.name)
+    name = _text(_short(mark.name, 24))
     x = [_text(value) if isinstance(value, str) else value for value in mark.x]
     if isinstance(mark, Lines):
         colour = _BLUE if mark.order is None else _scale(_IN_ORDER, round(mark.order * _STEPS) / _STEPS)
@@ -138,7 +138,9 @@ def _layout(plot: Plot, categories: Sequence[str]) -> dict[str, Any]:
         x_axis |= {"ticktext": [_text(_short(name)) for name in categories]}
         y_axis |= {"rangemode": "tozero"}
     elif Lines in kinds or Heat in kinds:
-        x_axis |= {"nticks": 9, "tickformat": ",d"}
+        rounds = [float(value) for mark in plot.marks for value in mark.x]
+        few = bool(rounds) and max(rounds) - min(rounds) <= 8
+        x_axis |= {"tickformat": ",d", **({"dtick": 1} if few else {"nticks": 9})}
     clients = sum(isinstance(mark, Lines) for mark in plot.marks)
     many = clients > 1
     legend: dict[str, Any] = {"font": {"color": _TEXT, "size": 12}, "bgcolor": "rgba(0,0,0,0)"}

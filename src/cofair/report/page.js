@@ -128,7 +128,7 @@
 
   document.querySelectorAll("table.comparison").forEach((table) => {
     const headings = [...table.tHead.rows[0].cells];
-    headings.forEach((heading, column) => heading.querySelector("button").addEventListener("click", () => {
+    headings.forEach((heading, column) => heading.querySelector("button")?.addEventListener("click", () => {
       const numeric = heading.classList.contains("number");
       const before = heading.getAttribute("aria-sort");
       const direction = before === "none" ? (numeric ? "descending" : "ascending")

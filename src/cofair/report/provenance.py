@@ -58,7 +58,9 @@ def again(entries: Sequence[Entry]) -> Html:
     command = _compare(entries)
     if command is not None:
         return element("pre", element("code", command), tabindex=0)
-    lines = "\n".join(_run(run.folder / "experiment.toml") for run in runs if run.folder is not None)
+    lines = "\n".join(
+        _run(own / "experiment.toml", f"again/{own.name}") for run in runs if (own := run.folder) is not None
+    )
     return _folded("One command for each run", element("pre", element("code", lines), tabindex=0), len(runs))
 
 
@@ -85,8 +87,8 @@ def _compare(entries: Sequence[Entry]) -> str | None:
     return f"cofair compare --experiment {file} {own}{_loads(names)} --out again"
 
 
-def _run(file: Path | str) -> str:
-    return f"cofair run {shlex.quote(str(file))} --out again"
+def _run(file: Path | str, out: str = "again") -> str:
+    return f"cofair run {shlex.quote(str(file))} --out {shlex.quote(out)}"
 
 
 def _loads(names: Sequence[str]) -> str:
@@ -140,6 +142,7 @@ def _runs(entries: Sequence[Entry]) -> Html:
             if run.missing:
                 state += f"; rounds {ranges(run.missing)} are missing in its history"
             facts = [str(run.facts.get(name, "–")) for name in ("device", "engine", "started")]
+            facts[-1] = facts[-1].replace("T", " ").replace("+00:00", " UTC")
             folder = "–" if run.folder is None else str(run.folder)
             rows.append([entry.label, str(run.outcome.seed), state, *facts, folder])
     return _table(["method", "seed", "state", "device", "engine", "started", "folder"], rows, "runs")

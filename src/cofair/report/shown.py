@@ -89,10 +89,13 @@ def accuracy_over_rounds(run: Run) -> Plot:
     """Figure 5 of FedSAC: the accuracy of every client's reward over the rounds."""
     values = 100 * np.array([record.accuracies for record in run.outcome.history])
     low, high = values[-1].min(), values[-1].max()
-    caption = (
-        f"After round {run.outcome.history[-1].round}{_seed(run)} the rewards lie between {low:.1f} and {high:.1f} %; "
-        f"{_IN_ORDER if len(run.outcome.names) <= LINES else _SUMMARISED}."
-    )
+    if len(values[-1]) == 1:
+        caption = f"After round {run.outcome.history[-1].round}{_seed(run)} the reward has {low:.1f} %."
+    else:
+        caption = (
+            f"After round {run.outcome.history[-1].round}{_seed(run)} the rewards lie between {low:.1f} and {high:.1f} %; "
+            f"{_IN_ORDER if len(run.outcome.names) <= LINES else _SUMMARISED}."
+        )
     return Plot(
         "accuracy_over_rounds", f"{run.metric[0].upper()}{run.metric[1:]} over the rounds", caption, "round",
         f"{run.metric} on the test set, %", _over_rounds(run, values),
@@ -105,6 +108,8 @@ def reputation_over_rounds(run: Run) -> Plot:
     rounds = [record.round for record in run.outcome.history if record.reputation is not None]
     best = run.outcome.names[int(values[-1].argmax())]
     caption = f"In the end the server thinks most of client {best}{_seed(run)}."
+    if len(values[-1]) == 1:
+        caption = f"In the end its reputation is {values[-1][0]:.3g}{_seed(run)}."
     return Plot(
         "reputation_over_rounds", "Reputation over the rounds", caption, "round", "reputation",
         _over_rounds(run, values, rounds),
@@ -130,7 +135,7 @@ def bounds(entry: Entry) -> Plot:
         if chosen:
             marks.append(Points(name, tuple(place[i] for i in chosen), tuple(100 * a[i] for i in chosen)))
     caption = (
-        f"{int(inside.sum())} of {len(c)} rewards are inside: above what the client reaches alone, and not above what "
+        f"{int(inside.sum()):,} of {count(len(c), 'reward')} {'is' if len(c) == 1 else 'are'} inside: above what the client reaches alone, and not above what "
         "its contribution earns it (α-BCF, α = 0.5)."
     )
     label = "clients, from the least contribution to the largest" if len(c) > BARS else "client"
@@ -190,9 +195,14 @@ def _over_rounds(run: Run, values: Floats, rounds: Sequence[int] | None = None) 
     if values.shape[1] <= LINES:
         x, values = _with_gaps(x, values, run.missing)
         place = np.argsort(np.argsort(run.outcome.contributions, kind="stable"))
-        most = max(len(place) - 1, 1)
+        most = len(place) - 1
         return tuple(
-            Lines(name, x, tuple(None if v != v else v for v in values[:, i].tolist()), order=float(place[i] / most))
+            Lines(
+                name,
+                x,
+                tuple(None if v != v else v for v in values[:, i].tolist()),
+                order=float(place[i] / most) if most else None,
+            )
             for i, name in enumerate(run.outcome.names)
         )
     marks: list[Mark] = []
@@ -232,6 +242,8 @@ def _accuracies(entry: Entry) -> Floats:
 
 def _fairness_sentence(entry: Entry) -> str:
     known = [gamma for outcome in entry.outcomes if (gamma := outcome.fairness) is not None]
+    if len(entry.runs[0].outcome.names) == 1:
+        return "Fairness γ takes two clients or more."
     if not known:
         return "Fairness γ is undefined here: all contributions or all rewards are the same."
     seeds = "" if len(entry.runs) == 1 else f", mean of {len(known)} seeds"

@@ -29,8 +29,9 @@ def of(entries: Sequence[Entry]) -> Html:
     frame = comparison(entries).to_frame()
     ranked = [k for k, entry in enumerate(entries) if not entry.reference] or list(range(len(entries)))
     best = {name: _best(frame, name, factor, digits, more, ranked) for name, _, _, factor, digits, _, more in _COLUMNS}
-    header = [_heading("method", "", numeric=False)]
-    header += [_heading(heading, meaning, sort=_SORTED.get(name)) for name, heading, meaning, *_ in _COLUMNS]
+    sort = {name: "none" for name, *_ in (("method",), *_COLUMNS)} | _SORTED if len(entries) > 1 else {}
+    header = [_heading("method", "", numeric=False, sort=sort.get("method"))]
+    header += [_heading(heading, meaning, sort=sort.get(name)) for name, heading, meaning, *_ in _COLUMNS]
     rows = []
     for k, entry in enumerate(entries):
         link = element("a", entry.label, href="#method", data_choose=k) if len(entries) > 1 else entry.label
@@ -47,8 +48,11 @@ def of(entries: Sequence[Entry]) -> Html:
 
 
 def _heading(name: str, meaning: str, *, numeric: bool = True, sort: str | None = None) -> Html:
+    kind = "number" if numeric else None
+    if sort is None:
+        return element("th", name, scope="col", title=meaning or None, class_=kind)
     button = element("button", name, type="button", title=meaning or None)
-    return element("th", button, scope="col", aria_sort=sort or "none", class_="number" if numeric else None)
+    return element("th", button, scope="col", aria_sort=sort, class_=kind)
 
 
 def _cell(row: Any, column: tuple[str, str, str, float, int, str, bool], best: bool) -> Html:
@@ -86,7 +90,7 @@ def _notes(entries: Sequence[Entry], frame: pd.DataFrame) -> Html:
     if frame["fairness_low"].notna().any():
         notes.append("[low, high] is a 95 % bootstrap interval over clients.")
     if frame["fairness"].isna().any():
-        notes.append("–: undefined, because all rewards or all contributions are equal.")
+        notes.append("–: undefined, because all rewards or all contributions are equal, or there is only one client.")
     if len(entries) > 1 and any(entry.reference for entry in entries):
         notes.append("standalone is the reference: everybody trains alone, so it is fair by definition and not ranked.")
     notes += [f"† {entry.label}: {_stopped(entry)}." for entry in entries if _stopped(entry)]
