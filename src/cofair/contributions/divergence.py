@@ -9,6 +9,7 @@ Both lists come from shuffled batches, so that for small clients KL_i is largely
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cofair.errors import RunError, UsageError
@@ -48,9 +49,14 @@ def closeness(divergence: Tensor) -> Tensor:
 
 def batch_means(losses: Tensor, batch_size: int, generator: torch.Generator) -> Tensor:
     """Return mean losses (..., S) over shuffled batches of per-sample losses (..., n), the last one perhaps smaller."""
-    order = torch.randperm(losses.shape[-1], generator=generator).to(losses.device)
-    batches = torch.split(losses[..., order], batch_size, dim=-1)
-    return torch.stack([batch.mean(-1) for batch in batches], -1) if losses.shape[-1] else losses
+    n = losses.shape[-1]
+    if not n:
+        return losses
+    order = torch.randperm(n, generator=generator).to(losses.device)
+    count = -(-n // batch_size)
+    padded = F.pad(losses[..., order], (0, count * batch_size - n)).view(*losses.shape[:-1], count, batch_size)
+    sizes = (n - torch.arange(count, device=losses.device) * batch_size).clamp(max=batch_size)
+    return padded.sum(-1) / sizes
 
 
 def _lengths(losses: Tensor) -> Tensor:

@@ -97,7 +97,9 @@ class Scorer:
         """Return the outputs (C, n, ...) of candidates, computed sample chunk by sample chunk."""
         count = len(masks) if masks is not None else 1 if rows.dim() == 1 else len(rows)
         if self.stack is not None:
-            nested = nesting(masks) if masks is not None and rows.dim() == 1 and count > 1 else None
+            # a GPU computes all candidates at once sooner than it starts the many small steps of running sums
+            sharing = masks is not None and rows.dim() == 1 and count > 1 and self.problem.device.type == "cpu"
+            nested = nesting(masks) if sharing and masks is not None else None
             if nested is not None:  # a running sum and its copy are held, whatever the number of candidates
                 x = self.samples.x
                 return _joined([nested_outputs(self.stack, rows, x[a:b], nested) for a, b in self.sample_ranges(1)])

@@ -29,9 +29,9 @@ class Pool:
     @classmethod
     def of(cls, dataset: datasets.Dataset, device: torch.device, dtype: torch.dtype, resize: int | None) -> "Pool":
         """Normalise a whole data set and move it to a device."""
-        test = Samples(inputs(dataset, dataset.x_test, resize), torch.from_numpy(dataset.y_test)).to(device, dtype)
-        train = Samples(inputs(dataset, dataset.x_train, resize), torch.from_numpy(dataset.y_train))
-        return cls(dataset, train.to(device, dtype).x, test)
+        test = Samples(inputs(dataset, dataset.x_test, resize, device), torch.from_numpy(dataset.y_test))
+        train = Samples(inputs(dataset, dataset.x_train, resize, device), torch.from_numpy(dataset.y_train))
+        return cls(dataset, train.to(device, dtype).x, test.to(device, dtype))
 
 
 def federate(
@@ -87,23 +87,25 @@ def federate(
     )
 
 
-def inputs(dataset: datasets.Dataset, values: np.ndarray, resize: int | None = None) -> Tensor:
+def inputs(
+    dataset: datasets.Dataset, values: np.ndarray, resize: int | None = None, device: torch.device | None = None
+) -> Tensor:
     """Return a data set's stored values as models take them: normalised (n, C, H, W), or token ids."""
     if dataset.kind == "text":
-        return torch.from_numpy(values.astype(np.int64))
-    images = torch.from_numpy(np.ascontiguousarray(values))
+        return torch.from_numpy(values.astype(np.int64)).to(device)
+    images = torch.from_numpy(np.ascontiguousarray(values)).to(device)
     images = images[:, None] if images.dim() == 3 else images.permute(0, 3, 1, 2)
     if resize is None or images.shape[2:] == (resize, resize):
         images = images.to(torch.float32, memory_format=torch.contiguous_format)
     else:
         images = _resized(images, resize)
-    mean, std = (torch.tensor(part).view(1, -1, 1, 1) for part in (dataset.mean, dataset.std))
+    mean, std = (torch.tensor(part, device=images.device).view(1, -1, 1, 1) for part in (dataset.mean, dataset.std))
     return images.div_(255).sub_(mean).div_(std)
 
 
 def _resized(images: Tensor, side: int) -> Tensor:
     """Return byte images as real numbers of another size; only the new ones are held as real numbers all at once."""
-    resized = torch.empty(*images.shape[:2], side, side)
+    resized = torch.empty(*images.shape[:2], side, side, device=images.device)
     for start in range(0, len(images), RESIZED_AT_ONCE):
         some = images[start : start + RESIZED_AT_ONCE].to(torch.float32, memory_format=torch.contiguous_format)
         resized[start : start + len(some)] = F.interpolate(some, (side, side), mode="bilinear", antialias=True)

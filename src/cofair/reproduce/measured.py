@@ -42,29 +42,32 @@ class Line:
         return None if value is None else value.mean - self.published.mean
 
 
-def job(paper: str, cell: Number, seed: int, out: Path, run: dict[str, object]) -> Job:
+def job(paper: str, cell: Number, seed: int, out: Path, changes: Sequence[str]) -> Job:
     """Return the run behind a cell and a seed; tables of one paper share their runs' folders."""
     parts = [cell.data, str(cell.clients), cell.scene, cell.method, f"seed{seed}"]
     name = "-".join("".join(c if c.isalnum() or c in "." else "_" for c in part).strip("_") for part in parts)
-    return Job(experiment(paper, cell, seed, run), out / paper / name)
+    return Job(experiment(paper, cell, seed, changes), out / paper / name)
 
 
-def jobs(table: Table, seeds: Sequence[int], out: Path, run: dict[str, object]) -> list[Job]:
+def jobs(table: Table, seeds: Sequence[int], out: Path, changes: Sequence[str]) -> list[Job]:
     """Return every run behind a table, once each."""
     found = {
-        own.folder: own for cell in table.cells for seed in seeds for own in [job(table.paper, cell, seed, out, run)]
+        own.folder: own
+        for cell in table.cells
+        for seed in seeds
+        for own in [job(table.paper, cell, seed, out, changes)]
     }
     return list(found.values())
 
 
-def lines(table: Table, seeds: Sequence[int], out: Path, run: dict[str, object], rules: Sequence[str]) -> list[Line]:
+def lines(table: Table, seeds: Sequence[int], out: Path, changes: Sequence[str], rules: Sequence[str]) -> list[Line]:
     """Return the table with what is finished of it."""
     done: dict[Path, Outcome | None] = {}
-    for own in jobs(table, seeds, out, run):
+    for own in jobs(table, seeds, out, changes):
         done[own.folder] = None if unfinished([own]) else read_run(own.folder).outcome
     found = []
     for cell in table.cells:
-        outcomes = [done[job(table.paper, cell, seed, out, run).folder] for seed in seeds]
+        outcomes = [done[job(table.paper, cell, seed, out, changes).folder] for seed in seeds]
         finished = [outcome for outcome in outcomes if outcome is not None]
         found.append(Line(cell, {rule: _value(cell.metric, finished, rule) for rule in rules}))
     return found

@@ -10,7 +10,7 @@ from typing import Any
 from cofair import methods
 from cofair.errors import UsageError, nearest
 from cofair.reproduce.published import Number, numbers
-from cofair.runs.experiment import Experiment
+from cofair.runs.experiment import Experiment, override
 from cofair.settings import describe
 
 PAPERS = ("fedsac", "fedrac", "fedave", "cgsv")
@@ -72,13 +72,13 @@ def _place(cell: Number) -> str:
     return f"{cell.data}/{cell.scene}".lower()
 
 
-def experiment(paper: str, cell: Number, seed: int, run: Mapping[str, Any]) -> Experiment:
-    """Return the experiment behind a cell."""
+def experiment(paper: str, cell: Number, seed: int, changes: Sequence[str] = ()) -> Experiment:
+    """Return the experiment behind a cell, with changes such as "run.device=cuda"."""
     own = definition(paper)
     method = dict(own["method"][cell.method])
     layers: list[Mapping[str, Any]] = [own["base"], own["data"][cell.data], own["scene"][cell.scene]]
     layers += [extra for extra in own.get("override", ()) if _applies(extra, cell)]
-    tables: dict[str, dict[str, Any]] = {"federation": {"clients": cell.clients}, "run": {**run, "seed": seed}}
+    tables: dict[str, dict[str, Any]] = {"federation": {"clients": cell.clients}, "run": {"seed": seed}}
     for layer in layers:
         for name, settings in layer.items():
             if isinstance(settings, Mapping) and name not in ("method",):
@@ -87,7 +87,7 @@ def experiment(paper: str, cell: Number, seed: int, run: Mapping[str, Any]) -> E
                 method.update(settings)
             elif name == "gamma" and _has(method["name"], "gamma"):
                 method.setdefault("gamma", settings)
-    return Experiment.from_dict({**tables, "method": method})
+    return Experiment.from_dict(override({**tables, "method": method}, changes))
 
 
 def _applies(extra: Mapping[str, Any], cell: Number) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -140,9 +141,11 @@ def _allocation(held: list[Tensor]) -> list[float] | None:
     """Return the mean of rounds' shares of holders, in groups of neighbours where there are many neurons."""
     if not held:
         return None
-    mean = torch.stack(held).mean(0)
-    size = math.ceil(len(mean) / ALLOCATION_GROUPS)
-    return [round(float(group.mean()), 4) for group in torch.split(mean.cpu(), size)]
+    mean = torch.stack(held).mean(0).double().cpu().numpy()
+    starts = range(0, len(mean), math.ceil(len(mean) / ALLOCATION_GROUPS))
+    counts = np.diff([*starts, len(mean)])
+    groups: list[float] = (np.add.reduceat(mean, starts) / counts).round(4).tolist()
+    return groups
 
 
 def _list(values: Tensor) -> list[float]:

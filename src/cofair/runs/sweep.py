@@ -58,16 +58,29 @@ def _finished(job: Job) -> bool:
 
 
 def batches(jobs: Sequence[Job], workers: int = 1) -> list[list[Job]]:
-    """Divide jobs into batches that run in lockstep: alike in data and model, as many as fit in memory."""
+    """Divide jobs into batches that run in lockstep: alike in data and model, costly ones first.
+
+    Several workers get a few batches each, so that none waits long for the last one.
+    """
     groups: dict[str, list[Job]] = {}
     for job in jobs:
         groups.setdefault(_alike(job.experiment), []).append(job)
-    found = []
+    fair_share = sum(map(_cost, jobs)) / (1 if workers == 1 else 2 * workers)
+    found: list[list[Job]] = []
     for own in groups.values():
         own.sort(key=lambda job: _setting(job.experiment))  # runs of one federation stand together
-        share = -(-len(own) // max(1, round(workers * len(own) / len(jobs))))
-        found += [own[first : first + share] for first in range(0, len(own), share)]
-    return sorted(found, key=len, reverse=True)
+        found.append([])
+        for job in own:
+            new_federation = bool(found[-1]) and _setting(found[-1][-1].experiment) != _setting(job.experiment)
+            if workers > 1 and new_federation and sum(map(_cost, found[-1])) >= fair_share:
+                found.append([])
+            found[-1].append(job)
+    return sorted(found, key=lambda batch: -sum(map(_cost, batch)))
+
+
+def _cost(job: Job) -> int:
+    """Return the clients' rounds of a run, a measure of how long it takes."""
+    return job.experiment.training.rounds * job.experiment.federation.clients
 
 
 def run_batch(jobs: Sequence[Job], told: Told) -> None:

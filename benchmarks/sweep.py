@@ -1,0 +1,133 @@
+"""Runs in lockstep against runs one by one, and what a round of each method costs inside a sweep.
+
+    python -m benchmarks.sweep                                            # random images of CIFAR-10's shape
+    python -m benchmarks.sweep --device cuda --runs 50 --rounds 20 --precision tf32
+
+Scene pow, 10 clients, the MLP 3072-200-200-10, 15 local steps (FedRAC: 5), every fifth round and the last tested on
+10,000 images. A run-round is a round of one of the runs of a batch.
+"""
+
+import argparse
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cofair.engine import choose
+from cofair.engine.lockstep import Lockstep
+from cofair.federation.build import Pool
+from cofair.federation.datasets.dataset import Dataset
+from cofair.runs import sweep
+from cofair.runs.experiment import Experiment
+from cofair.runs.loop import rounds as run_rounds
+from cofair.runs.prepare import prepare
+
+METHODS = ("fedavg", "q-ffl", "cffl", "cgsv", "fedave", "iafl", "fedsac", "fedrac")
+
+
+def random_images(samples: int) -> Dataset:
+    rng = np.random.default_rng(0)
+
+    def images(n: int) -> tuple[Any, Any]:
+        return rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, n)
+
+    (x, y), (tx, ty) = images(samples), images(10_000)
+    return Dataset("random", "image", x, y, tx, ty, tuple("0123456789"), (0.5,) * 3, (0.25,) * 3)
+
+
+def experiment(method: str, seed: int, given: argparse.Namespace) -> Experiment:
+    return Experiment.from_dict(
+        {
+            "training": {"rounds": given.rounds + 10, "steps": 5 if method == "fedrac" else 15},
+            "contribution": {"measure": "size"},
+            "method": {"name": method},
+            "run": {"seed": seed, "device": given.device, "precision": given.precision},
+        }
+    )
+
+
+class Clocked(Lockstep):
+    """Notes how long training takes, apart from what the methods do."""
+
+    seconds = 0.0
+
+    def train(self, requests: Any) -> Any:  # noqa: D102
+        began = time.perf_counter()
+        answer = super().train(requests)
+        if self.problems[0].device.type == "cuda":
+            torch.cuda.synchronize()
+        Clocked.seconds += time.perf_counter() - began
+        return answer
+
+
+def in_lockstep(method: str, pool: Pool, given: argparse.Namespace) -> tuple[float, float]:
+    """Return milliseconds of a run-round: all of it, and the training in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = [
+            sweep.Job(experiment(method, seed, given), Path(folder) / f"{method}{seed}") for seed in range(given.runs)
+        ]
+        marks: dict[int, list[float]] = defaultdict(list)
+
+        def told(job: sweep.Job, record: Any, failure: str | None) -> None:
+            assert failure is None, failure
+            if record.round in (
+                10,
+                given.rounds,
+            ):  # between two tested rounds, past the start; both inclusive of a test
+                marks[record.round] += [time.perf_counter(), Clocked.seconds]
+
+        sweep._run_part(jobs, pool, told)
+    first, last = marks[10], marks[given.rounds]
+    count = given.runs * (given.rounds - 10)
+    return 1000 * (last[-2] - first[-2]) / count, 1000 * (last[-1] - first[-1]) / count
+
+
+def one_by_one(method: str, pool: Pool, engine: str, given: argparse.Namespace, rounds: int) -> float:
+    """Return milliseconds of a round of one run with an engine of its own."""
+    ready = prepare(experiment(method, 0, given).with_run(engine=engine), federation=_federation(pool))
+    began, seen = 0.0, 0
+    for record, _ in run_rounds(ready.experiment.method, ready):
+        if record.round == 5:
+            began, seen = time.perf_counter(), record.round
+        if seen and record.round >= seen + rounds:
+            return 1000 * (time.perf_counter() - began) / (record.round - seen)
+    raise ValueError("too few rounds")
+
+
+def _federation(pool: Pool) -> Any:
+    from cofair.federation.build import federate
+
+    return federate(pool, "pow")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--runs", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=20, help="a multiple of 5 above 10")
+    parser.add_argument("--alone", action="store_true", help="also time one run by itself with each engine")
+    given = parser.parse_args()
+    sweep.Lockstep = Clocked  # type: ignore[attr-defined]
+    with choose.arithmetic(given.precision):
+        device = choose.device(given.device)
+        pool = Pool.of(random_images(50_000), device, torch.float32, None)
+        for method in given.methods.split(","):
+            whole, training = in_lockstep(method, pool, given)
+            text = f"{method}: {whole:.2f} ms a run-round in lockstep of {given.runs}, {training:.2f} of it training"
+            if given.alone:
+                own, loop = (
+                    one_by_one(method, pool, "vectorised", given, 10),
+                    one_by_one(method, pool, "loop", given, 5),
+                )
+                text += f"; alone {own:.1f} ms ({own / whole:.1f} ×), loop engine {loop:.1f} ms ({loop / whole:.1f} ×)"
+            print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()
