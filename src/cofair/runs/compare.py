@@ -9,6 +9,7 @@ import pandas as pd
 
 from cofair.engine import choose
 from cofair.errors import UsageError
+from cofair.runs import notebook
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import RunFolder, refuse_earlier, write_whole
 from cofair.runs.prepare import prepare
@@ -32,6 +33,9 @@ class Comparison:
     def of(self, method: str) -> list[Outcome]:
         """Return a method's outcomes, one a seed."""
         return [outcome for outcome in self.outcomes if outcome.method == method]
+
+    def _repr_html_(self) -> str:
+        return notebook.comparison(self)
 
     def to_frame(self, rule: str = "last") -> pd.DataFrame:
         """Return one row a method: mean and sample standard deviation over seeds."""

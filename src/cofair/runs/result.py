@@ -13,7 +13,7 @@ from torch import nn
 from cofair import metrics
 from cofair.engine.exchange import Delivered
 from cofair.engine.problem import Problem
-from cofair.runs import cells
+from cofair.runs import cells, notebook
 from cofair.runs.cells import Cell
 from cofair.runs.history import Record
 
@@ -111,6 +111,9 @@ class Outcome:
         fairness = "undefined" if cell.fairness is None else f"{cell.fairness:.2f}"
         run = f"{self.method}, seed {self.seed}"
         return f"{type(self).__name__}({run}: fairness {fairness}, best accuracy {100 * cell.max:.2f} %)"
+
+    def _repr_html_(self) -> str:
+        return notebook.outcome(self)
 
 
 @dataclass(frozen=True, repr=False)
