@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def run_batch(jobs: Sequence[Job], told: Told) -> None:
     with choose.arithmetic(run.precision):
         device, dtype = choose.device(run.device), choose.dtype(run.precision)
         own = jobs[0].experiment.federation
-        pool = Pool.of(datasets.load(own.data), device, dtype, own.resize)
+        pool = _pool(own.data, device, dtype, own.resize)
         left = list(jobs)
         while left:
             size = set_up(left[0].experiment, pool=pool).problem.layout.size
@@ -99,6 +100,12 @@ def run_batch(jobs: Sequence[Job], told: Told) -> None:
                 rows += left[0].experiment.federation.clients
                 part.append(left.pop(0))
             _run_part(part, pool, told)
+
+
+@lru_cache(maxsize=1)
+def _pool(data: str, device: torch.device, dtype: torch.dtype, resize: int | None) -> Pool:
+    """Return a data set on a device; the last one is kept, since most batches of a sweep share it."""
+    return Pool.of(datasets.load(data), device, dtype, resize)
 
 
 def _run_part(jobs: Sequence[Job], pool: Pool, told: Told) -> None:
