@@ -63,10 +63,12 @@ def _html(title: str, facts: Iterable[str], header: Sequence[str], rows: Iterabl
     def line(tag: str, texts: Sequence[str]) -> str:
         sides = ["left", *["right"] * (len(texts) - 1)]
         cells = zip(sides, texts, strict=True)
-        return "".join(f'<{tag} style="text-align:{side}">{escape(text)}</{tag}>' for side, text in cells)
+        return "".join(
+            f'<{tag} style="text-align:{side};padding:.1em .6em">{escape(text)}</{tag}>' for side, text in cells
+        )
 
     body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
-    below = "<br>".join(map(escape, facts))
+    below = escape("; ".join(facts))
     return (
         f'<div><p style="margin:0 0 .3em">{title}{f"<br><small>{below}</small>" if below else ""}</p>'
         f'<table class="dataframe"><thead><tr>{line("th", header)}</tr></thead><tbody>{body}</tbody></table></div>'
