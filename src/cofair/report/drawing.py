@@ -103,7 +103,7 @@ def _heat(ax: Axes, mark: Heat, x: Sequence[float]) -> None:
     """Draw a cell from one tested round to the next; as pixels, for a file of a reasonable size."""
     across, up = [0.5, *(value + 0.5 for value in x)], _edges(mark.y)
     mesh = ax.pcolormesh(across, up, np.array(mark.z), cmap="viridis", vmin=0, vmax=1, rasterized=True)
-    ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    ax.yaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
     bar = ax.figure.colorbar(mesh, ax=ax, pad=0.02, aspect=30)
     bar.set_label(mark.name)
     bar.outline.set_linewidth(0)
