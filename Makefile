@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 
-.PHONY: demo test test-long bench format clean
+.PHONY: demo test test-browser test-long bench format clean
 
 demo: $(READY)
 	$(BIN)/cofair compare --data digits --scene pow --methods all --rounds 40 --seeds 2 --out demo --overwrite
@@ -13,7 +13,15 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@$(BIN)/python -m tests.report.browser || true
 	$(BIN)/python -m pytest --cov --cov-report=term
+
+# the report in a real browser; installs Debian's chromium where none is found
+test-browser: $(READY)
+	@$(BIN)/python -m tests.report.browser || { \
+		root=; test "$$(id -u)" = 0 || root=sudo; \
+		$$root apt-get update --quiet=2 && $$root apt-get install --yes --quiet=2 --no-install-recommends chromium; }
+	$(BIN)/python -m pytest -m browser -rs
 
 # what takes minutes, needs fetched data or a package registry
 test-long: $(READY)

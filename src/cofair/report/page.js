@@ -87,7 +87,12 @@
   };
 
   const seen = () => [...document.querySelectorAll("[data-plot]")].filter((element) => !element.closest("[hidden]"));
-  const drawNew = () => seen().filter((element) => !element.dataset.drawn).forEach(draw);
+  const drawNew = () => { // one after the other, so that the page answers in between
+    const next = seen().find((element) => !element.dataset.drawn);
+    if (!next) return;
+    draw(next);
+    setTimeout(drawNew);
+  };
   const drawAll = () => {
     document.querySelectorAll("[data-drawn]").forEach((element) => delete element.dataset.drawn);
     seen().forEach(draw);

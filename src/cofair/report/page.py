@@ -34,7 +34,7 @@ def write_statement(entry: Entry, client: str, path: Path) -> Path:
 def statement_file(client: str) -> str:
     """Return a file name for a client, whatever it is called; different clients have different files."""
     safe = re.sub(r"[^A-Za-z0-9_-]+", "_", client).strip("_")[:60]
-    if safe != client:
+    if safe != client or not safe:
         safe = f"{safe}-{hashlib.sha256(client.encode()).hexdigest()[:8]}".lstrip("-")
     return f"statement-{safe}.html"
 

@@ -89,13 +89,12 @@ def accuracy_over_rounds(run: Run) -> Plot:
     """Figure 5 of FedSAC: the accuracy of every client's reward over the rounds."""
     values = 100 * np.array([record.accuracies for record in run.outcome.history])
     low, high = values[-1].min(), values[-1].max()
+    caption = f"After round {run.outcome.history[-1].round}{_seed(run)} the "
     if len(values[-1]) == 1:
-        caption = f"After round {run.outcome.history[-1].round}{_seed(run)} the reward has {low:.1f} %."
+        caption += f"reward has {low:.1f} %."
     else:
-        caption = (
-            f"After round {run.outcome.history[-1].round}{_seed(run)} the rewards lie between {low:.1f} and {high:.1f} %; "
-            f"{_IN_ORDER if len(run.outcome.names) <= LINES else _SUMMARISED}."
-        )
+        colours = _IN_ORDER if len(values[-1]) <= LINES else _SUMMARISED
+        caption += f"rewards lie between {low:.1f} and {high:.1f} %; {colours}."
     return Plot(
         "accuracy_over_rounds", f"{run.metric[0].upper()}{run.metric[1:]} over the rounds", caption, "round",
         f"{run.metric} on the test set, %", _over_rounds(run, values),
@@ -134,9 +133,9 @@ def bounds(entry: Entry) -> Plot:
         chosen = [int(i) for i in order if which[i]]
         if chosen:
             marks.append(Points(name, tuple(place[i] for i in chosen), tuple(100 * a[i] for i in chosen)))
+    number = f"{int(inside.sum()):,} of {count(len(c), 'reward')} {'is' if len(c) == 1 else 'are'} inside"
     caption = (
-        f"{int(inside.sum()):,} of {count(len(c), 'reward')} {'is' if len(c) == 1 else 'are'} inside: above what the client reaches alone, and not above what "
-        "its contribution earns it (α-BCF, α = 0.5)."
+        f"{number}: above what the client reaches alone, and not above what its contribution earns it (α-BCF, α = 0.5)."
     )
     label = "clients, from the least contribution to the largest" if len(c) > BARS else "client"
     return Plot("bounds", "Who is inside the bounds", caption, label, f"{run.metric}, %", tuple(marks))

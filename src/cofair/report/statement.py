@@ -71,16 +71,14 @@ class Standing:
     def _contribution(self, i: int) -> str:
         samples = count(round(self.samples[i]), "sample")
         alike = int((self.brought == self.brought[i]).sum())
-        rank = f"Rank {self.ranks[i]:,} of {len(self):,}"
-        if alike > 1:
-            rank += f", shared by {alike:,} clients"
+        shared = f", shared by {alike:,} clients" if alike > 1 else ""
         if self.comparable:
             brought = f"It brought {samples}, which alone train a model of {self.brought_text(i)} {self.run.metric}."
         else:
             measure = self.run.setting("contribution", "measure")
             how = "given from outside" if "contributions" in self.run.facts["given"] or not measure else f"by {measure}"
             brought = f"It brought {samples}; its contribution ({how}) is {self.brought_text(i)}."
-        return f"{brought} {rank} by contribution."
+        return f"{brought} Rank {self.ranks[i]:,} of {len(self):,} by contribution{shared}."
 
     def _reward(self, i: int) -> str:
         got = f"Its reward has {100 * self.got[i]:.1f} % {self.run.metric}"

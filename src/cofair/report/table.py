@@ -29,7 +29,9 @@ def of(entries: Sequence[Entry]) -> Html:
     frame = comparison(entries).to_frame()
     ranked = [k for k, entry in enumerate(entries) if not entry.reference] or list(range(len(entries)))
     best = {name: _best(frame, name, factor, digits, more, ranked) for name, _, _, factor, digits, _, more in _COLUMNS}
-    sort = {name: "none" for name, *_ in (("method",), *_COLUMNS)} | _SORTED if len(entries) > 1 else {}
+    sort: dict[str, str] = {}
+    if len(entries) > 1:
+        sort = {"method": "none", **{column[0]: "none" for column in _COLUMNS}, **_SORTED}
     header = [_heading("method", "", numeric=False, sort=sort.get("method"))]
     header += [_heading(heading, meaning, sort=sort.get(name)) for name, heading, meaning, *_ in _COLUMNS]
     rows = []
