@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from cofair.report import shown
+from cofair.report import over_rounds, shown
 from cofair.report.plots import Band, Bars, Heat, Lines, Points
 from cofair.report.read import Entry, Run
 from cofair.runs.history import Record
@@ -61,7 +61,7 @@ def test_a_reward_inside_and_one_above_its_bounds():
 
 def test_lines_are_in_the_order_of_contributions_and_break_where_rounds_are_missing():
     run = run_of([0.5, 0.2, 0.3], [0.6, 0.6, 0.6], rounds=(1, 2, 4))
-    lines = shown.accuracy_over_rounds(run).marks
+    lines = over_rounds.accuracy_over_rounds(run).marks
     assert all(isinstance(line, Lines) for line in lines)
     assert [line.order for line in lines] == [1.0, 0.0, 0.5]
     assert lines[0].x == (1.0, 2.0, 3.0, 4.0)
@@ -69,7 +69,7 @@ def test_lines_are_in_the_order_of_contributions_and_break_where_rounds_are_miss
 
 
 def test_many_clients_are_summarised():
-    marks = shown.accuracy_over_rounds(made_run([str(k) for k in range(1000)])).marks
+    marks = over_rounds.accuracy_over_rounds(made_run([str(k) for k in range(1000)])).marks
     assert [type(mark) for mark in marks] == [Band, Band, Band, Lines]
     everybody, most, half = marks[:3]
     assert everybody.low < most.low < half.low < marks[3].y < half.high < most.high < everybody.high
@@ -90,11 +90,11 @@ def test_bytes_saved_are_those_of_all_clients_and_rounds(share, words):
 
 
 def test_allocation_is_neurons_by_rounds_and_not_larger_than_a_screen():
-    small = shown.neuron_allocation(run_of([0.5], [0.6], rounds=(1, 2), allocation=[1.0, 0.25])).marks[0]
+    small = over_rounds.neuron_allocation(run_of([0.5], [0.6], rounds=(1, 2), allocation=[1.0, 0.25])).marks[0]
     assert small == Heat("share of clients", (1.0, 2.0), (0.0, 1.0), ((1.0, 1.0), (0.25, 0.25)))
-    large = shown.neuron_allocation(run_of([0.5], [0.6], rounds=range(1, 301), allocation=[0.5] * 512)).marks[0]
-    assert (len(large.z), len(large.z[0])) == shown.HEAT
-    assert (len(large.y), len(large.x)) == shown.HEAT
+    large = over_rounds.neuron_allocation(run_of([0.5], [0.6], rounds=range(1, 301), allocation=[0.5] * 512)).marks[0]
+    assert (len(large.z), len(large.z[0])) == over_rounds.HEAT
+    assert (len(large.y), len(large.x)) == over_rounds.HEAT
 
 
 def test_training_alone_is_named_the_reference_not_the_fairest():
