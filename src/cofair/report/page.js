@@ -22,7 +22,7 @@
     const [group, k] = element.dataset.plot.split("/");
     const plot = inColours(values.plots[group][Number(k)]);
     const width = printing ? PRINTED : element.clientWidth;
-    const height = Math.round(plot.layout.height * (printing ? 0.85 : 1)); // two of them fit on a printed page
+    const height = Math.round(plot.layout.height * (printing ? 0.8 : 1)); // two of them fit on a printed page
     const layout = { ...plot.layout, width, height, dragmode: touch.matches ? false : "zoom" };
     const lines = plot.data.filter((trace) => trace.mode === "lines" && trace.showlegend !== false && !trace.fill);
     if (width < NARROW && layout.showlegend && lines.length > 1) {
