@@ -48,10 +48,15 @@ class ClientStates:
 
 @dataclass(frozen=True)
 class Delivered:
-    """The models that count as each client's reward now: (N, D), or (D,) with or without neuron masks."""
+    """The models that count as each client's reward now: (N, D), or (D,) with or without neuron masks.
+
+    A method that promises accuracies says which (N,), and what it found on the validation set (N,).
+    """
 
     parameters: Tensor
     neuron_masks: Tensor | None = None
+    promised: Tensor | None = None
+    validated: Tensor | None = None
 
 
 def rows_of(parameters: Tensor, clients: Tensor | slice) -> Tensor:

@@ -3,6 +3,7 @@
 from cofair.methods import (  # noqa: F401, importing registers them
     cffl,
     cgsv,
+    contract,
     dw,
     eci,
     fedave,
@@ -23,7 +24,7 @@ from cofair.methods.registry import METHODS, get, load_file, load_installed, mak
 # tables list them in this order: what fairness starts from, the baselines, the papers by year
 _ORDER = (
     "standalone", "fedavg", "q-ffl", "fedfv", "cffl", "rffl", "iafl", "dw", "rr", "eci", "cgsv", "fedave",
-    "heterofl", "fjord", "fedrolex", "fedsac", "fedrac",
+    "heterofl", "fjord", "fedrolex", "fedsac", "fedrac", "contract",
 )  # fmt: skip
 for _name in _ORDER:
     if _name in METHODS:

@@ -22,6 +22,8 @@ class Record:
     last: bool  # the run ends with this round
     # share of clients that held each neuron, the mean over the rounds since the record before; None without submodels
     allocation: list[float] | None = None
+    promised: list[float] | None = None  # accuracies that the method owes, where it makes promises
+    validated: list[float] | None = None  # what it found on the validation set when it delivered
 
     def to_json(self) -> str:
         """Return the record as one line; what is absent is left out."""

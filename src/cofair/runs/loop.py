@@ -90,6 +90,8 @@ def going(
                 seconds=clock() - began,
                 last=t == last,
                 allocation=_allocation(held),
+                promised=None if delivered.promised is None else _list(delivered.promised),
+                validated=None if delivered.validated is None else _list(delivered.validated),
             )
             held.clear()
             yield Tested(record, delivered)

@@ -1,0 +1,130 @@
+"""Reward curves: what accuracy a contribution deserves, given the accuracy of the whole model.
+
+A curve takes contributions c (N,) and the accuracy A of the whole model and returns promised accuracies (N,). It must
+give more to whoever brings more, and the whole model to whoever brings most.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cofair import metrics
+from cofair.errors import UsageError
+
+Curve = Callable[[Tensor, float], Tensor]
+
+
+@dataclass(frozen=True)
+class EqualGain:
+    """a* = A − κ (c_max − c): with κ = 1 everybody gains A − c_max over training alone."""
+
+    kappa: float = 1.0
+
+    def __call__(self, contributions: Tensor, accuracy: float) -> Tensor:
+        """Return what is promised."""
+        return accuracy - self.kappa * (contributions.max() - contributions)
+
+
+@dataclass(frozen=True)
+class Proportional:
+    """a* = A c / c_max."""
+
+    def __call__(self, contributions: Tensor, accuracy: float) -> Tensor:
+        """Return what is promised."""
+        return accuracy * _share(contributions)
+
+
+@dataclass(frozen=True)
+class BcfMiddle:
+    """The middle of the α-BCF band: halfway between c and ((1 − α) c / c_max + α) A."""
+
+    alpha: float = 0.5
+
+    def __call__(self, contributions: Tensor, accuracy: float) -> Tensor:
+        """Return what is promised."""
+        share = _share(contributions)
+        upper = ((1 - self.alpha) * share + self.alpha) * accuracy
+        return torch.where(share == 1, accuracy, (contributions + upper) / 2)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Points (c / c_max, a* / A), joined by straight lines."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def __call__(self, contributions: Tensor, accuracy: float) -> Tensor:
+        """Return what is promised."""
+        x, y = zip(*self.points, strict=True)
+        share = np.interp(_share(contributions).cpu().numpy(), x, y)
+        return accuracy * torch.as_tensor(share).to(contributions)
+
+
+def table(flat: Sequence[float]) -> Table:
+    """Return the curve through points given as share of c, share of A, share of c, …"""
+    pairs = tuple(zip(flat[::2], flat[1::2], strict=False))
+    if len(flat) % 2 or len(pairs) < 2 or any(b[0] <= a[0] for a, b in pairwise(pairs)):
+        raise UsageError(
+            "points must be pairs of numbers (share of c, share of A), the shares of c rising, at least two."
+        )
+    return Table(pairs)
+
+
+def check(curve: Curve, contributions: Tensor, accuracy: float) -> None:
+    """Refuse a curve that does not give one finite number a client, or less to whoever brings more."""
+    promised = curve(contributions, accuracy)
+    if not isinstance(promised, Tensor) or promised.shape != contributions.shape or not bool(promised.isfinite().all()):
+        raise UsageError("A reward curve must return one finite accuracy for each contribution.")
+    order = contributions.argsort(stable=True)
+    falls = promised[order].diff() < -1e-9
+    rises = contributions[order].diff() > 0
+    if bool((falls & rises).any()):
+        k = int((falls & rises).nonzero()[0])
+        low, high = (float(contributions[order[j]]) for j in (k, k + 1))
+        raise UsageError(
+            f"The reward curve promises less for a contribution of {high:.3g} than for {low:.3g}: it must not fall."
+        )
+
+
+def outside(
+    curve: Curve, contributions: Tensor, accuracy: float, names: Sequence[str], alpha: float = 0.5
+) -> list[str]:
+    """Say which clients the curve promises more or less than bounded collaborative fairness allows, and why."""
+    promised = curve(contributions, accuracy)
+    lower, upper = metrics.alpha_bounds(contributions, promised, alpha)
+    sentences = []
+    for name, c, a, top in zip(names, lower.tolist(), promised.tolist(), upper.tolist(), strict=True):
+        if a <= c:
+            sentences.append(
+                f"Client {name} is promised {100 * a:.1f} %, not more than the {100 * c:.1f} % it reaches alone."
+            )
+        elif a > top + 1e-12:
+            sentences.append(
+                f"Client {name} is promised {100 * a:.1f} %, above the {100 * top:.1f} % that its contribution bounds."
+            )
+    return sentences
+
+
+def expected_fairness(curve: Curve, contributions: Tensor, accuracy: float, validation: int, test: int) -> float:
+    """Return the γ to be expected from the noise of finite validation and test sets alone.
+
+    A submodel that is chosen to score a* on n samples truly has a* ± √(a*(1 − a*)/n); its test adds the like. Rewards
+    then spread by the curve and by this noise, and only the first part follows contributions.
+    """
+    promised = curve(contributions, accuracy).double().clamp(0, 1)
+    noise = (promised * (1 - promised)).mean() * (1 / validation + 1 / test)
+    spread = promised.var(unbiased=False)
+    along = metrics.fairness(contributions, promised)
+    if along is None:
+        return float("nan")
+    return float(along * (spread / (spread + noise)).sqrt())
+
+
+def _share(contributions: Tensor) -> Tensor:
+    """Return c / c_max; where nobody brings anything, everybody is the best."""
+    most = contributions.max()
+    return contributions / most if float(most) > 0 else torch.ones_like(contributions)
