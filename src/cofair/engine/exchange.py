@@ -1,5 +1,6 @@
 """What travels between the server and the clients in a round."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -37,11 +38,14 @@ class Uploads:
     present: Tensor  # (N,) bool
     sizes: Tensor  # (N,) number of samples each client trained on
     statistics: dict[str, Tensor] = field(default_factory=dict)  # what the work asked for, NaN for who is absent
+    refused: Mapping[int, str] = field(
+        default_factory=dict
+    )  # whose upload was refused on arrival, and why; absent here
 
 
 @dataclass(frozen=True)
 class ClientStates:
-    """What lives on the clients' side between rounds: the memory of their optimisers, by name (N, ...)."""
+    """What lives on the clients' side between rounds: the memory of optimisers and of attackers, by name (N, ...)."""
 
     optimiser: dict[str, Tensor] = field(default_factory=dict)
 

@@ -5,6 +5,9 @@ from typing import Literal
 
 from cofair.errors import UsageError
 
+ALONE = "alone"  # the phase in which clients train by themselves; "alone 50" is its repetition in round 50
+STAYS = ("personalise",)  # phases whose results stay with the clients: nothing of them is an upload
+
 
 @dataclass(frozen=True)
 class Work:
@@ -33,6 +36,15 @@ class Work:
             raise UsageError("Local training needs either steps or epochs, not both and not neither.")
         if self.decay_every == "epoch" and self.epochs is None:
             raise UsageError("decay_every = 'epoch' needs local training counted in epochs.")
+
+    def again_in(self, t: int) -> "Work":
+        """Return this training alone as it is asked for once more in round t: the same, in another order of samples."""
+        return replace(self, phase=f"{ALONE} {t}")
+
+    def asked_in(self, t: int) -> int:
+        """Return the round in which this work is asked for; trainings alone begin anew at the learning rate of round 1."""
+        _, _, round_asked = self.phase.partition(f"{ALONE} ")
+        return int(round_asked) if round_asked else t
 
     def times(self, units: int, phase: str) -> "Work":
         """Return this work done `units` times over, as a phase of its own."""
