@@ -111,7 +111,7 @@ def calibrate(
         step = finer
     best = float(contributions.max())
     counts = [K if c == best else _closest(accuracy, a) for c, a in zip(contributions.tolist(), owed, strict=True)]
-    validated = torch.tensor([accuracy[count] for count in counts]).to(promised)
+    validated = torch.tensor([accuracy[count] for count in counts], dtype=promised.dtype, device=promised.device)
     return Calibration(prefix_masks(order, torch.tensor(counts)), promised, validated)
 
 
