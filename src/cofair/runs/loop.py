@@ -1,12 +1,10 @@
 """The one loop: rewards out, local training, uploads in."""
 
-import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,11 +13,9 @@ from cofair.engine.exchange import ClientStates, Delivered, Rewards, Uploads
 from cofair.engine.scoring import Scorer
 from cofair.errors import RunError
 from cofair.methods import Method
-from cofair.methods.method import Server
 from cofair.runs.history import Record
+from cofair.runs.position import Position, Stopwatch, Tally
 from cofair.runs.prepare import Prepared
-
-ALLOCATION_GROUPS = 512  # a history names at most so many neurons, or groups of neighbours
 
 
 @dataclass(frozen=True)
@@ -33,10 +29,11 @@ class Training:
 
 @dataclass(frozen=True)
 class Tested:
-    """A tested round: what was measured, and the models delivered."""
+    """A tested round: what was measured, the models delivered, and what was counted since the test before."""
 
     record: Record
     delivered: Delivered
+    tally: Tally
 
 
 Trained = tuple[Uploads, ClientStates]
@@ -55,15 +52,19 @@ def rounds(method: Method[Any], prepared: Prepared) -> Iterator[tuple[Record, De
 
 
 def going(
-    method: Method[Any], prepared: Prepared, clock: Callable[[], float] = time.perf_counter
-) -> Generator[Training | Tested, Trained | None, None]:
-    """Run a method; whoever drives it sends what each training gave. Runs in lockstep are trained together."""
-    server, began = prepared.server, clock()
-    state, clients = method.start(server), ClientStates()
-    downloaded = torch.zeros(server.clients, dtype=torch.float64, device=server.initial.device)
-    held: list[Tensor] = []
+    method: Method[Any], prepared: Prepared, clock: Callable[[], float] = time.perf_counter, *,
+    begun: Position | None = None, keep: Callable[[Position], None] | None = None,
+) -> Generator[Training | Tested, Trained | None, None]:  # fmt: skip
+    """Run a method; whoever drives it sends what each training gave. Runs in lockstep are trained together.
+
+    The run goes on from `begun`, if it was begun before; `keep` is shown where it stands after every round.
+    """
+    server = prepared.server
+    at = begun or Position(0, method.start(server), ClientStates(), Tally.empty(server), 0.0)
+    watch = Stopwatch(clock, at.seconds)
+    state, clients, tally = at.state, at.clients, at.tally
     last = method.rounds(server)
-    for t in range(1, last + 1):
+    for t in range(at.t + 1, last + 1):
         for phase in method.phases(server, t):
             rewards = method.rewards(server, state, t, phase)
             trained = yield Training(rewards, clients, t)
@@ -71,9 +72,7 @@ def going(
             uploads, remembered = trained
             clients = remembered if rewards.keeps_memory else clients
             state = method.learn(server, state, rewards, uploads, t, phase)
-            downloaded += _download(server, rewards)
-            if rewards.neuron_masks is not None:
-                held.append(_share_of_holders(rewards.neuron_masks, rewards.participants))
+            tally = tally.after(server, rewards, uploads, t)
         if server.evaluates(t) or t == last:
             delivered = method.delivered(server, state)
             reputation = method.reputation(state)
@@ -86,15 +85,17 @@ def going(
                     _tested(server.validation, delivered, server.clients, t) if prepared.experiment.run.joint else None
                 ),
                 reputation=None if reputation is None else _list(reputation),
-                download=_list(downloaded / t),
-                seconds=clock() - began,
+                download=_list(tally.downloaded / t),
+                seconds=watch.seconds(),
                 last=t == last,
-                allocation=_allocation(held),
+                allocation=tally.allocation(),
                 promised=None if delivered.promised is None else _list(delivered.promised),
                 validated=None if delivered.validated is None else _list(delivered.validated),
             )
-            held.clear()
-            yield Tested(record, delivered)
+            yield Tested(record, delivered, tally)
+            tally = tally.tested()
+        if keep is not None:
+            keep(Position(t, state, clients, tally, watch.seconds(), t == last))
 
 
 def _sent(run: Generator[Training | Tested, Trained | None, None], trained: Trained) -> Training | Tested | None:
@@ -115,39 +116,6 @@ def _tested(scorer: Scorer, delivered: Delivered, clients: int, t: int) -> list[
             "lower training.lr or set training.clip."
         )
     return _list(scores.metric.expand(clients))
-
-
-def _download(server: Server, rewards: Rewards) -> Tensor:
-    """Return the share of a whole model that travels to each client; stays where the model is."""
-    device = server.initial.device
-    if rewards.download is not None:
-        return rewards.download.to(device, torch.float64)
-    share = torch.ones(server.clients, dtype=torch.float64, device=device)
-    if rewards.neuron_masks is not None and server.neurons is not None:
-        kept = server.neurons.parameter_mask(rewards.neuron_masks)
-        share = kept.sum(1).double() / kept.shape[1]
-    if rewards.participants is not None:
-        share = share * rewards.participants.to(device)
-    return share
-
-
-def _share_of_holders(masks: Tensor, participants: Tensor | None) -> Tensor:
-    """Return which share of the clients that take part holds each neuron (K,)."""
-    taking_part = masks if participants is None else masks[participants]
-    return (
-        taking_part.to(torch.float32).mean(0) if len(taking_part) else torch.zeros_like(masks[0], dtype=torch.float32)
-    )
-
-
-def _allocation(held: list[Tensor]) -> list[float] | None:
-    """Return the mean of rounds' shares of holders, in groups of neighbours where there are many neurons."""
-    if not held:
-        return None
-    mean = torch.stack(held).mean(0).double().cpu().numpy()
-    starts = range(0, len(mean), math.ceil(len(mean) / ALLOCATION_GROUPS))
-    counts = np.diff([*starts, len(mean)])
-    groups: list[float] = (np.add.reduceat(mean, starts) / counts).round(4).tolist()
-    return groups
 
 
 def _list(values: Tensor) -> list[float]:
