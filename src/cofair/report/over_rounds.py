@@ -20,7 +20,7 @@ def accuracy_over_rounds(run: Run) -> Plot:
     """Figure 5 of FedSAC: the accuracy of every client's reward over the rounds."""
     values = 100 * np.array([record.accuracies for record in run.outcome.history])
     low, high = values[-1].min(), values[-1].max()
-    caption = f"After round {run.outcome.history[-1].round}{_seed(run)} the "
+    caption = f"After round {run.outcome.history[-1].round}{seed_of(run)} the "
     if len(values[-1]) == 1:
         caption += f"reward has {low:.1f} %."
     else:
@@ -28,7 +28,7 @@ def accuracy_over_rounds(run: Run) -> Plot:
         caption += f"rewards lie between {low:.1f} and {high:.1f} %; {colours}."
     return Plot(
         "accuracy_over_rounds", f"{run.metric[0].upper()}{run.metric[1:]} over the rounds", caption, "round",
-        f"{run.metric} on the test set, %", _over_rounds(run, values),
+        f"{run.metric} on the test set, %", over_rounds(run, values),
     )  # fmt: skip
 
 
@@ -37,12 +37,12 @@ def reputation_over_rounds(run: Run) -> Plot:
     values = np.array([record.reputation for record in run.outcome.history if record.reputation is not None])
     rounds = [record.round for record in run.outcome.history if record.reputation is not None]
     best = run.outcome.names[int(values[-1].argmax())]
-    caption = f"In the end the server thinks most of client {best}{_seed(run)}."
+    caption = f"In the end the server thinks most of client {best}{seed_of(run)}."
     if len(values[-1]) == 1:
-        caption = f"In the end its reputation is {values[-1][0]:.3g}{_seed(run)}."
+        caption = f"In the end its reputation is {values[-1][0]:.3g}{seed_of(run)}."
     return Plot(
         "reputation_over_rounds", "Reputation over the rounds", caption, "round", "reputation",
-        _over_rounds(run, values, rounds),
+        over_rounds(run, values, rounds),
     )  # fmt: skip
 
 
@@ -58,14 +58,15 @@ def neuron_allocation(run: Run) -> Plot:
     values = _coarser(values, 1, HEAT[1])
     caption = (
         f"Where it is dark, few clients held the neuron in that round; over the whole run a neuron was held by "
-        f"{100 * mean.min():.0f} to {100 * mean.max():.0f} % of the clients{_seed(run)}."
+        f"{100 * mean.min():.0f} to {100 * mean.max():.0f} % of the clients{seed_of(run)}."
     )
     heat = Heat("share of clients", tuple(rounds.tolist()), tuple(neurons.tolist()), tuple(map(tuple, values.tolist())))
     label = "neuron (neighbours averaged)" if grouped else "neuron"
     return Plot("neuron_allocation", "How many clients train each neuron", caption, "round", label, (heat,))
 
 
-def _over_rounds(run: Run, values: Floats, rounds: Sequence[int] | None = None) -> tuple[Mark, ...]:
+def over_rounds(run: Run, values: Floats, rounds: Sequence[int] | None = None) -> tuple[Mark, ...]:
+    """Return values (T, N) as one line a client, or as bands where there are many clients."""
     x = tuple(float(t) for t in (rounds or [record.round for record in run.outcome.history]))
     if values.shape[1] <= LINES:
         x, values = _with_gaps(x, values, run.missing)
@@ -107,5 +108,6 @@ def _coarser(values: Floats, axis: int, most: int = HEAT[0]) -> Floats:
     return np.stack([part.mean(axis) for part in parts], axis)
 
 
-def _seed(run: Run) -> str:
+def seed_of(run: Run) -> str:
+    """Return the seed of a run in brackets."""
     return f" (seed {run.outcome.seed})"

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from cofair import metrics
 from cofair.report.over_rounds import accuracy_over_rounds, neuron_allocation, reputation_over_rounds
 from cofair.report.plots import Band, Bars, Mark, Plot, Points
+from cofair.report.promise import misses_over_rounds, promises
 from cofair.report.read import Entry, comparison
 from cofair.report.words import count, data_size, listed
 
@@ -32,6 +33,8 @@ def of_entry(entry: Entry) -> list[Plot]:
             plots.append(reputation_over_rounds(run))
     if run.contributions_are_accuracies:
         plots.append(bounds(entry))
+    if (made := promises(run)) is not None and len(made.rounds) > 1:
+        plots.append(misses_over_rounds(run, made))
     if any(record.allocation is not None for record in run.outcome.history):
         plots.append(neuron_allocation(run))
     plots.append(download(entry))

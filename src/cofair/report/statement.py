@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 from cofair import metrics
 from cofair.errors import UsageError, nearest
+from cofair.report.promise import promises
+from cofair.report.promise import told as promise_told
 from cofair.report.read import Entry
 from cofair.report.words import count, data_size, listed, signed
 
@@ -53,7 +55,9 @@ class Standing:
         told = [self._contribution(i), self._reward(i)]
         if self.comparable:
             told.append(self._bound(i))
-        if reputation := self._reputation(i):
+        if (made := promises(self.run)) is not None:
+            told.append(promise_told(self.run, made, i))
+        elif reputation := self._reputation(i):
             told.append(reputation)
         if not self.entry.reference:
             told.append(self._download(i))

@@ -1,0 +1,68 @@
+"""Promises, where a method makes them: what was promised, validated and tested, and the largest miss."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cofair.report.over_rounds import over_rounds, seed_of
+from cofair.report.plots import Plot
+from cofair.report.read import Run
+
+MISS = 1.5  # points of accuracy: more than that is told as a miss
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Promises:
+    """Accuracies in percent (T, N) at T tested rounds: promised, found on validation, found on test."""
+
+    rounds: tuple[int, ...]
+    promised: Floats
+    validated: Floats
+    tested: Floats
+
+    @property
+    def misses(self) -> Floats:
+        """Return tested less promised (T, N)."""
+        return self.tested - self.promised
+
+
+def promises(run: Run) -> Promises | None:
+    """Return the promises of a run, or None where its method makes none."""
+    records = [record for record in run.outcome.history if record.promised is not None]
+    if not records:
+        return None
+    validated = [record.validated or record.promised or [] for record in records]
+    return Promises(
+        tuple(record.round for record in records),
+        100 * np.array([record.promised for record in records]),
+        100 * np.array(validated),
+        100 * np.array([record.accuracies for record in records]),
+    )
+
+
+def misses_over_rounds(run: Run, made: Promises) -> Plot:
+    """How far each client's tested accuracy is from what it was promised, over the rounds."""
+    largest = np.abs(made.misses).max(1)
+    kept = int((largest < MISS).sum())
+    caption = (
+        f"In {kept} of {len(largest)} tested rounds nobody's reward was {MISS} points or more away from its promise; "
+        f"over all rounds and clients it was {np.abs(made.misses).mean():.1f} points away on average{seed_of(run)}."
+    )
+    return Plot(
+        "promise", "Tested less promised", caption, "round", "points of accuracy",
+        over_rounds(run, made.misses, made.rounds),
+    )  # fmt: skip
+
+
+def told(run: Run, made: Promises, i: int, last: int = 10) -> str:
+    """Return the sentence on the promise made to client i."""
+    promised, validated, tested = (values[-last:, i].mean() for values in (made.promised, made.validated, made.tested))
+    worst = int(np.abs(made.misses[:, i]).argmax())
+    miss = made.misses[worst, i]
+    return (
+        f"It was promised {promised:.1f} %: its reward has {validated:.1f} % on the validation set and {tested:.1f} % on "
+        f"the test set, in the mean of the final {min(last, len(made.rounds))} tested rounds{seed_of(run)}. The largest "
+        f"miss was {abs(miss):.1f} points {'above' if miss > 0 else 'below'} the promise, in round {made.rounds[worst]}."
+    )
