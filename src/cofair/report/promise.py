@@ -61,8 +61,9 @@ def told(run: Run, made: Promises, i: int, last: int = 10) -> str:
     promised, validated, tested = (values[-last:, i].mean() for values in (made.promised, made.validated, made.tested))
     worst = int(np.abs(made.misses[:, i]).argmax())
     miss = made.misses[worst, i]
+    where = "above" if miss > 0 else "below"
     return (
-        f"It was promised {promised:.1f} %: its reward has {validated:.1f} % on the validation set and {tested:.1f} % on "
-        f"the test set, in the mean of the final {min(last, len(made.rounds))} tested rounds{seed_of(run)}. The largest "
-        f"miss was {abs(miss):.1f} points {'above' if miss > 0 else 'below'} the promise, in round {made.rounds[worst]}."
+        f"It was promised {promised:.1f} %: its reward has {validated:.1f} % on the validation set and {tested:.1f} % "
+        f"on the test set, in the mean of the final {min(last, len(made.rounds))} tested rounds{seed_of(run)}. "
+        f"The largest miss was {abs(miss):.1f} points {where} the promise, in round {made.rounds[worst]}."
     )
