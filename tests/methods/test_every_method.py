@@ -147,9 +147,10 @@ def test_the_page_of_a_method_lists_every_setting_with_its_default(name):
     page = (PAGES / f"{methods.get(name).__module__.rpartition('.')[2]}.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in page.splitlines() if line.startswith("| `")]
     for setting in describe(methods.get(name)):
-        found = [(left.split(", "), right.split(", ")) for left, right in rows if f"`{setting.name}`" in left]
+        found = [(left.split(", "), right) for left, right in rows if f"`{setting.name}`" in left]
         assert found, setting.name
-        keys, defaults = found[0]
+        keys, cell = found[0]
+        defaults = cell.split(", ") if len(keys) > 1 else [cell]
         given = dict(zip((key.split()[0] for key in keys), defaults, strict=True))[f"`{setting.name}`"]
         if isinstance(setting.default, float):
             assert float(Fraction(given)) == pytest.approx(setting.default)
