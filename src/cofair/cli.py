@@ -203,6 +203,7 @@ def reproduce(
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the work.")] = 1,
     precision: Annotated[str, typer.Option(help="float32, or tf32 (faster on GPUs).")] = "float32",
     show: Annotated[bool, typer.Option("--show", help="Compute nothing, show what is finished.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for a page.")] = False,
     change: Set = None,
     device: Device = None,
     as_json: Json = False,
@@ -228,7 +229,8 @@ def reproduce(
     with sweep_progress(len(left)) as told:
         run_jobs(left, told, workers=workers)
     rules = ("last", "best") if table.rule == "last" else ("best", "last")
-    sweeps.print_reproduction(name, measured.lines(table, numbers, out, changes, rules), rules, as_json=as_json)
+    lines = measured.lines(table, numbers, out, changes, rules)
+    sweeps.print_reproduction(name, lines, rules, as_json=as_json, as_markdown=markdown)
     if not show:
         _all_done(len(unfinished(jobs)), len(jobs))
 

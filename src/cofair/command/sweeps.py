@@ -142,8 +142,13 @@ def _spread(row: "pd.Series[Any]", name: str) -> str:
     return text if pd.isna(spread) else f"{text} ± {scale * spread:.{digits}f}"
 
 
-def print_reproduction(name: str, lines: Sequence[Line], rules: Sequence[str], *, as_json: bool) -> None:
+def print_reproduction(
+    name: str, lines: Sequence[Line], rules: Sequence[str], *, as_json: bool, as_markdown: bool = False
+) -> None:
     """Print published against measured, cell by cell."""
+    if as_markdown:
+        print(markdown(lines, rules))
+        return
     if as_json:
         print(json.dumps([asdict(line) for line in lines], indent=1))
         return
@@ -169,6 +174,30 @@ def print_reproduction(name: str, lines: Sequence[Line], rules: Sequence[str], *
     if done:
         gaps = [abs(line.difference(rules[0]) or 0.0) for line in done]
         print(f"{len(done)} of {len(lines)} cells measured; median gap by '{rules[0]}' {np.median(gaps):.2f}.")
+
+
+def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:
+    """Return published against measured as a table for a page: one row a cell, one column a method."""
+    methods = list(dict.fromkeys(line.published.method for line in lines))
+    places: dict[tuple[str, str, str], dict[str, str]] = {}
+    for line in lines:
+        own = line.published
+        where = (
+            own.data if own.clients == 10 else f"{own.data}, {own.clients} clients",
+            own.scene,
+            _metric(own.metric),
+        )
+        measured = [_short(line.measured[rule]) for rule in rules]
+        places.setdefault(where, {})[own.method] = f"{own.mean:g} → {' / '.join(measured)}"
+    rows = ["| " + " | ".join(["cell", *methods]) + " |", "| " + " | ".join(["---"] * (len(methods) + 1)) + " |"]
+    for (data, scene, metric), cells in places.items():
+        name = f"{metric}{data} {scene}"
+        rows.append("| " + " | ".join([name, *[cells.get(method, "") for method in methods]]) + " |")
+    return "\n".join(row.replace("|r", "\\|r").replace("|q", "\\|q") for row in rows)
+
+
+def _short(value: Value | None) -> str:
+    return "–" if value is None else f"{value.mean:.2f}" if abs(value.mean) <= 1 else f"{value.mean:.1f}"
 
 
 def _metric(name: str) -> str:
