@@ -142,7 +142,7 @@ def test_windows_are_nested_grow_with_contribution_and_the_best_holds_all(contri
     neurons = SimpleNamespace(slices=(slice(0, 7), slice(7, 10)))
     server = SimpleNamespace(contributions=torch.tensor(contributions, dtype=torch.float64), neurons=neurons)
     method = kind(beta=beta, share=share)
-    state = method.grant(server, Submodels(*[torch.zeros(1)] * 5), t)
+    state = method.grant(server, Submodels(*[torch.zeros(1)] * 6), t)
     order = server.contributions.argsort()
     for less, more in pairwise(order):
         assert bool((state.granted[more] | ~state.granted[less]).all())

@@ -71,7 +71,7 @@ def joined(
     updates: Sequence[object], sizes: Tensor, layout: Layout, device: torch.device,
     statistics: Mapping[str, Tensor] | None = None,
 ) -> Uploads:  # fmt: skip
-    """Return what clients sent one by one as uploads: a row (D,) each, None for who is absent, anything from a cheat."""
+    """Return what clients sent one by one as uploads: a row (D,) each, None for who is absent."""
     rows = torch.zeros(len(updates), layout.size, dtype=layout.dtype, device=device)
     present = torch.zeros(len(updates), dtype=torch.bool, device=device)
     refused: dict[int, str] = {}

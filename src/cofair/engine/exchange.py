@@ -38,9 +38,7 @@ class Uploads:
     present: Tensor  # (N,) bool
     sizes: Tensor  # (N,) number of samples each client trained on
     statistics: dict[str, Tensor] = field(default_factory=dict)  # what the work asked for, NaN for who is absent
-    refused: Mapping[int, str] = field(
-        default_factory=dict
-    )  # whose upload was refused on arrival, and why; absent here
+    refused: Mapping[int, str] = field(default_factory=dict)  # who sent what no method can use, and why: absent here
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from cofair.engine.attacks import Attack, without_attack
 from cofair.engine.batches import ClientTable
 from cofair.engine.exchange import ClientStates, Rewards, Uploads
 from cofair.engine.problem import Problem
@@ -31,8 +32,8 @@ class Request:
 class Lockstep:
     """Trains what several runs ask for, those with the same work together."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        """Join runs whose federations lie in one pool of inputs and whose models have one layout."""
+    def __init__(self, problems: Sequence[Problem], attacks: Sequence[Attack | None] = ()) -> None:
+        """Join runs whose federations lie in one pool of inputs and whose models have one layout; some are attacked."""
         first = problems[0]
         for other in problems[1:]:
             if other.federation.inputs is not first.federation.inputs:
@@ -40,6 +41,7 @@ class Lockstep:
             if [entry.shape for entry in other.layout.entries] != [entry.shape for entry in first.layout.entries]:
                 raise UsageError("Runs in lockstep must have models of one shape.")
         self.problems = tuple(problems)
+        self.attacks = tuple(attacks) or (None,) * len(self.problems)
         self._engines: dict[tuple[int, ...], VectorisedEngine] = {}
 
     def train(self, requests: Sequence[Request]) -> list[tuple[Uploads, ClientStates]]:
@@ -50,7 +52,8 @@ class Lockstep:
         answers: dict[int, tuple[Uploads, ClientStates]] = {}
         for places in groups.values():
             for place, answer in zip(places, self._together([requests[p] for p in places]), strict=True):
-                answers[place] = answer
+                asked, attack = requests[place], self.attacks[requests[place].run]
+                answers[place] = answer if attack is None else attack.act(asked.rewards, asked.states, asked.t, answer)
         return [answers[place] for place in range(len(requests))]
 
     def _together(self, requests: Sequence[Request]) -> list[tuple[Uploads, ClientStates]]:
@@ -74,7 +77,7 @@ class Lockstep:
 def _kind(request: Request) -> object:
     """Return what must be equal for two trainings to be one."""
     rewards, drawn = request.rewards, request.rewards.step_masks
-    remembered = tuple(sorted(request.states.optimiser))
+    remembered = tuple(sorted(without_attack(request.states).optimiser))
     return request.t, rewards.work, None if drawn is None else drawn.shape[1:], remembered
 
 
@@ -125,7 +128,7 @@ def _filled(parts: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | No
 
 
 def _joined_states(requests: Sequence[Request]) -> ClientStates:
-    names = requests[0].states.optimiser
+    names = without_attack(requests[0].states).optimiser
     return ClientStates({name: torch.cat([request.states.optimiser[name] for request in requests]) for name in names})
 
 

@@ -42,7 +42,7 @@ class Work:
         return replace(self, phase=f"{ALONE} {t}")
 
     def asked_in(self, t: int) -> int:
-        """Return the round in which this work is asked for; trainings alone begin anew at the learning rate of round 1."""
+        """Return the round in which this work is asked for; a training alone has the learning rate of round 1."""
         _, _, round_asked = self.phase.partition(f"{ALONE} ")
         return int(round_asked) if round_asked else t
 

@@ -64,7 +64,7 @@ class Contract(SubmodelMethod):
 
     def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
         """Order the neurons, and find for each client the submodel that meets its promise."""
-        frequency = state.record + state.handed.sum(0) if t > 2 else state.record  # whole models are not counted
+        frequency = state.record + state.trained if t > 2 else state.record  # whole models are not counted
         state = replace(state, record=frequency)
         calibration = self.calibrated(server, state, self.pack)
         return replace(state, granted=calibration.masks, reputation=calibration.promised)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cofair.engine.exchange import Delivered, Rewards, Uploads
+from cofair.methods.aggregation import mean_over_clients
 from cofair.methods.method import Method, Server
 from cofair.methods.registry import register
 from cofair.settings import setting
@@ -33,6 +34,7 @@ class FedAvg(Method[FedAvgState]):
 
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    averages: ClassVar[bool] = True
 
     personalise_units: int = setting(
         1, "local trainings that make the average personal: 1 as the papers, 3 as their code, 0 for none", minimum=0
@@ -74,7 +76,9 @@ class FedAvg(Method[FedAvgState]):
             weight = weight * uploads.sizes.to(weight)
         weight = weight / weight.sum()
         begun = rewards.parameters if rewards.parameters.dim() == 1 else weight @ rewards.parameters
-        return replace(state, parameters=begun + weight @ uploads.updates)
+        robust = server.rule is not None and server.rule.name != "mean"
+        step = mean_over_clients(uploads, server.rule) if robust else weight @ uploads.updates
+        return replace(state, parameters=begun + step)
 
     def delivered(self, server: Server, state: FedAvgState) -> Delivered:
         """Deliver the personal models, or the average where nothing is personalised."""

@@ -52,7 +52,7 @@ class FedRAC(SubmodelMethod):
         K = len(state.record)
         frequency = state.record
         if t > 2:  # the whole models of round 1 are not counted
-            frequency = frequency + state.handed.sum(0)  # f^t = f^{t-1} + Σ_i m_i^t
+            frequency = frequency + state.trained  # f^t = f^{t-1} + Σ_i m_i^t, of who answered
         if self.without_allocation:
             order = torch.randperm(K, generator=server.random(t, "order")).to(frequency.device)
         else:

@@ -1,5 +1,6 @@
 """What every method is: settings, a typed state, and a few pure functions over them."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, Generic, TypeVar
@@ -13,6 +14,7 @@ from cofair.engine.problem import Problem
 from cofair.engine.scoring import Scorer, Scores
 from cofair.engine.work import Work
 from cofair.errors import RunError, UsageError
+from cofair.methods.aggregation import Rule
 
 State = TypeVar("State")
 
@@ -22,12 +24,13 @@ class Server:
 
     def __init__(
         self, problem: Problem, initial: Tensor, work: Work, rounds: int, evaluates: Callable[[int], bool],
-        train_alone: Callable[[], Uploads],
+        train_alone: Callable[[], Uploads], *, rule: Rule | None = None, forgives: bool = False,
     ) -> None:  # fmt: skip
         """Set up the server of a run.
 
         `evaluates(t)` tells whether the rewards of round t are tested, `train_alone()` gives what
-        clients upload that trained by themselves.
+        clients upload that trained by themselves. `rule` is how methods that average join updates. A server that
+        `forgives` takes who diverged alone for one who brings least, instead of ending the run.
         """
         self.initial = initial
         self.work = work
@@ -41,6 +44,9 @@ class Server:
         self.seed = problem.seed
         self.contributions: Tensor = torch.zeros(0)
         self.evaluates = evaluates
+        self.rule = rule
+        self.forgives = forgives
+        self.unmeasured: Tensor | None = None  # whose model trained alone could not be used (N,)
         self._train_alone = train_alone
         self._alone: Tensor | None = None
         validation = problem.federation.validation
@@ -77,13 +83,24 @@ class Server:
     def take_alone(self, uploads: Uploads) -> None:
         """Take what clients upload that trained by themselves; runs in lockstep train all of them together."""
         models = uploads.updates + self.initial
-        diverged = (~torch.isfinite(models).all(1)).nonzero().flatten().tolist()
-        if diverged:
+        self.unmeasured = ~torch.isfinite(models).all(1)
+        diverged = self.unmeasured.nonzero().flatten().tolist()
+        if diverged and self.forgives:
+            models = torch.where(self.unmeasured[:, None], self.initial, models)
+        elif diverged:
             raise RunError(
                 f"Client {self.names[diverged[0]]!r} diverged when it trained alone, so what it brings "
                 "cannot be measured: lower training.lr or set training.clip."
             )
         self._alone = models
+
+    def told(self, contributions: Tensor) -> "Server":
+        """Return this server with other contributions; everything else is shared."""
+        if contributions is self.contributions:
+            return self
+        other = copy.copy(self)
+        other.contributions = contributions
+        return other
 
     def random(self, t: int, purpose: str) -> torch.Generator:
         """Return the server's randomness for a purpose in round t."""
@@ -104,6 +121,7 @@ class Method(ABC, Generic[State]):
     name: ClassVar[str]
     paper: ClassVar[str]
     needs_validation: ClassVar[bool] = False
+    averages: ClassVar[bool] = False  # it joins updates by the server's rule: mean, median or trimmed mean
 
     def rounds(self, server: Server) -> int:
         """Return how many rounds the method runs."""

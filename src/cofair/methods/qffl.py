@@ -29,6 +29,7 @@ class QFFL(FedAvg):
 
     name: ClassVar[str] = "q-ffl"
     paper: ClassVar[str] = "Li et al., ICLR 2020"
+    averages: ClassVar[bool] = False
 
     q: float = setting(1.0, "q: how much more clients with a high loss count; 0 is FedAvg", minimum=0, maximum=100)
     personalise_units: int = setting(

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ class Submodels:
     """The server's model, and who holds which of its neurons.
 
     `granted` (N, K) are the masks of the next round, `handed` those of the round that was just learned from.
-    `record` (K,) is what a method remembers of each neuron: its importance, or how often it was trained.
+    `record` (K,) is what a method remembers of each neuron: its importance, or how often it was trained; `trained` (K,)
+    is how many clients that answered held each neuron in that round.
     """
 
     parameters: Tensor
@@ -28,11 +29,14 @@ class Submodels:
     handed: Tensor
     record: Tensor
     reputation: Tensor
+    trained: Tensor
 
 
 @dataclass(frozen=True)
 class SubmodelMethod(Method[Submodels]):
     """Everybody holds some neurons of one model; each parameter is averaged over those who hold it."""
+
+    averages: ClassVar[bool] = True
 
     count: Literal["nonzero", "mask"] = setting(
         "nonzero",
@@ -46,7 +50,8 @@ class SubmodelMethod(Method[Submodels]):
         device = server.initial.device
         everything = torch.ones(server.clients, K, dtype=torch.bool, device=device)
         record = torch.zeros(K, dtype=torch.float64, device=device)
-        return Submodels(server.initial, everything, everything, record, torch.zeros_like(server.contributions))
+        nothing = torch.zeros_like(server.contributions)
+        return Submodels(server.initial, everything, everything, record, nothing, torch.zeros_like(record))
 
     def rewards(self, server: Server, state: Submodels, t: int, phase: str) -> Rewards:
         """Hand out the submodels that were granted."""
@@ -58,11 +63,12 @@ class SubmodelMethod(Method[Submodels]):
         """Average the updates, then grant the submodels of the next round."""
         assert rewards.neuron_masks is not None
         if self.without_aggregation:
-            mean = mean_over_clients(uploads)
+            mean = mean_over_clients(uploads, server.rule)
         else:
             holds = neurons_of(server, self.name).parameter_mask(rewards.neuron_masks) if self.count == "mask" else None
-            mean = mean_over_holders(uploads, holds, self.count)
-        learned = replace(state, parameters=state.parameters + mean, handed=rewards.neuron_masks)
+            mean = mean_over_holders(uploads, holds, self.count, server.rule)
+        trained = rewards.neuron_masks[uploads.present].sum(0).to(state.record)
+        learned = replace(state, parameters=state.parameters + mean, handed=rewards.neuron_masks, trained=trained)
         return self.grant(server, learned, t + 1)
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """Defences of the server against clients that cheat: each is a setting, all are off by default.
 
-They act on uploads, between the door and the method, so that they go with every method: long updates are cut, and whoever
+They act on uploads, between the door and the method, so that they go with every method: long updates are cut, whoever
 speaks against the others for long is removed, as RFFL and CFFL remove clients. How updates are joined, by mean, median
 or trimmed mean, is decided in `methods/aggregation.py`, where methods that average join them.
 """
@@ -71,8 +71,8 @@ def agreement(uploads: Uploads) -> Tensor:
     All count alike, however long their updates are. A small submodel is not held against its client: what it does not
     hold is not compared.
     """
-    norms = torch.linalg.vector_norm(uploads.updates, dim=1, keepdim=True)
-    units = uploads.updates / norms.clamp(min=1e-30)
+    norms: Tensor = torch.linalg.vector_norm(uploads.updates, dim=1, keepdim=True)
+    units: Tensor = uploads.updates / norms.clamp(min=1e-30)
     changed = units != 0
     mean = units.sum(0) / changed.sum(0).clamp(min=1)
     compared: Tensor = torch.linalg.vector_norm(changed * mean, dim=1)

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cofair import methods
+from cofair.engine.attacks import AttackSettings
 from cofair.engine.work import Work
 from cofair.errors import UsageError, nearest
 from cofair.methods import Method
 from cofair.methods.fedavg import FedAvg
+from cofair.runs.defence import DefenceSettings
+from cofair.runs.participation import ParticipationSettings
 from cofair.settings import parse_text, read, setting, values
 
 
@@ -78,6 +81,9 @@ class ContributionSettings:
     )
     epochs: int = setting(30, "epochs that a client trains alone", minimum=1)
     permutations: int = setting(150, "random orders of clients that sampled Shapley values average over", minimum=1)
+    every: int | None = setting(
+        None, "rounds after which clients train alone again and are measured anew; none: only once, at first", minimum=1
+    )
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,9 @@ class RunSettings:
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "where; auto takes a GPU if there is one")
     precision: Literal["float32", "tf32", "float64"] = setting("float32", "arithmetic; tf32 acts on GPUs only")
     evaluate_every: int = setting(5, "rounds between two tests of the rewards; the last ten are all tested", minimum=1)
+    checkpoint_every: int | None = setting(
+        None, "rounds between two checkpoints; 0: none are written; none: by time, so that they cost little", minimum=0
+    )
     joint: bool = setting(False, "score rewards on the validation set too, for the rule 'joint'")
     metric: str = setting("accuracy", "accuracy, balanced_accuracy or auroc")
     loss: str = setting("cross_entropy", "cross_entropy or squared_error")
@@ -100,7 +109,11 @@ _TABLES: dict[str, type] = {
     "training": TrainingSettings,
     "contribution": ContributionSettings,
     "run": RunSettings,
+    "participation": ParticipationSettings,
+    "attack": AttackSettings,
+    "defence": DefenceSettings,
 }
+_WRITTEN_WHERE_SET = ("participation", "attack", "defence")  # tables that most experiments do without
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,9 @@ class Experiment:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     contribution: ContributionSettings = field(default_factory=ContributionSettings)
     run: RunSettings = field(default_factory=RunSettings)
+    participation: ParticipationSettings = field(default_factory=ParticipationSettings)
+    attack: AttackSettings = field(default_factory=AttackSettings)
+    defence: DefenceSettings = field(default_factory=DefenceSettings)
     method: Method[Any] = field(default_factory=FedAvg)
 
     @classmethod
@@ -133,6 +149,7 @@ class Experiment:
                 parts[name] = read(_TABLES[name], table, name)
         experiment = cls(**parts)
         experiment.training.work()  # steps and epochs together are told now, not in the first round
+        experiment.attack.check()
         return experiment
 
     @classmethod
@@ -141,8 +158,11 @@ class Experiment:
         return cls.from_dict(override(read_file(path), overrides))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return all settings, resolved, as nested plain values."""
-        tables = {name: values(getattr(self, name)) for name in _TABLES}
+        """Return all settings, resolved, as nested plain values; tables that most do without only where set."""
+        off = [name for name in _WRITTEN_WHERE_SET if getattr(self, name) == _TABLES[name]()]
+        tables = {name: values(getattr(self, name)) for name in _TABLES if name not in off}
+        if self.contribution.every is None:
+            del tables["contribution"]["every"]
         tables["training"]["steps"] = self.training.work().steps
         tables["method"] = {"name": self.method.name, **values(self.method)}
         return {name: {key: _plain(value) for key, value in table.items()} for name, table in tables.items()}

@@ -25,6 +25,9 @@ class Record:
     promised: list[float] | None = None  # accuracies that the method owes, where it makes promises
     validated: list[float] | None = None  # what it found on the validation set when it delivered
 
+    # client: why an upload of it was refused since the record before; the last reason of each
+    refused: dict[str, str] | None = None
+
     def to_json(self) -> str:
         """Return the record as one line; what is absent is left out."""
         return json.dumps({key: value for key, value in asdict(self).items() if value is not None})

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from cofair.methods import Method
 from cofair.runs.history import Record
 from cofair.runs.position import Position, Stopwatch, Tally
 from cofair.runs.prepare import Prepared
+from cofair.runs.standing import Standing
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,24 @@ class Tested:
 
 
 Trained = tuple[Uploads, ClientStates]
+Keep = Callable[[Position], None]
 
 
 def rounds(method: Method[Any], prepared: Prepared) -> Iterator[tuple[Record, Delivered]]:
     """Run a method and yield, for each round that is tested, what was measured and the models delivered."""
-    run = going(method, prepared)
+    for tested in driven(method, prepared):
+        yield tested.record, tested.delivered
+
+
+def driven(
+    method: Method[Any], prepared: Prepared, begun: Position | None = None, keep: Keep | None = None
+) -> Iterator[Tested]:
+    """Run a method with its own engine, from its start or from where it stands, and yield its tested rounds."""
+    run = going(method, prepared, begun=begun, keep=keep)
     event = next(run, None)
     while event is not None:
         if isinstance(event, Tested):
-            yield event.record, event.delivered
+            yield event
             event = next(run, None)
         else:
             event = _sent(run, prepared.engine.train(event.rewards, event.clients, event.t))
@@ -53,33 +64,42 @@ def rounds(method: Method[Any], prepared: Prepared) -> Iterator[tuple[Record, De
 
 def going(
     method: Method[Any], prepared: Prepared, clock: Callable[[], float] = time.perf_counter, *,
-    begun: Position | None = None, keep: Callable[[Position], None] | None = None,
+    begun: Position | None = None, keep: Keep | None = None,
 ) -> Generator[Training | Tested, Trained | None, None]:  # fmt: skip
     """Run a method; whoever drives it sends what each training gave. Runs in lockstep are trained together.
 
     The run goes on from `begun`, if it was begun before; `keep` is shown where it stands after every round.
     """
     server = prepared.server
-    at = begun or Position(0, method.start(server), ClientStates(), Tally.empty(server), 0.0)
+    at = begun or Position(0, method.start(server), ClientStates(), Tally.empty(server), 0.0, Standing.at_first(server))
     watch = Stopwatch(clock, at.seconds)
-    state, clients, tally = at.state, at.clients, at.tally
+    state, clients, tally, standing = at.state, at.clients, at.tally, at.standing
     last = method.rounds(server)
     for t in range(at.t + 1, last + 1):
+        if prepared.measures_again(t):
+            trained = yield Training(prepared.alone_again(standing, t), ClientStates(), 1)
+            assert trained is not None
+            standing = prepared.measured_again(standing, trained[0])
         for phase in method.phases(server, t):
-            rewards = method.rewards(server, state, t, phase)
+            server = prepared.server.told(standing.contributions)
+            rewards = prepared.handed(method.rewards(server, state, t, phase), standing, t)
             trained = yield Training(rewards, clients, t)
             assert trained is not None
             uploads, remembered = trained
             clients = remembered if rewards.keeps_memory else clients
+            uploads, standing = prepared.received(
+                rewards, uploads, standing, partial(method.delivered, server, state), t
+            )
+            server = prepared.server.told(standing.contributions)
             state = method.learn(server, state, rewards, uploads, t, phase)
             tally = tally.after(server, rewards, uploads, t)
         if server.evaluates(t) or t == last:
-            delivered = method.delivered(server, state)
+            delivered = standing.kept(method.delivered(server, state))
             reputation = method.reputation(state)
             accuracies = _tested(prepared.tester, delivered, server.clients, t)
             record = Record(
                 round=t,
-                fairness=metrics.fairness(server.contributions, accuracies),
+                fairness=metrics.fairness(prepared.server.contributions, accuracies),
                 accuracies=accuracies,
                 validation=(
                     _tested(server.validation, delivered, server.clients, t) if prepared.experiment.run.joint else None
@@ -89,13 +109,14 @@ def going(
                 seconds=watch.seconds(),
                 last=t == last,
                 allocation=tally.allocation(),
+                refused=tally.reasons(server.names),
                 promised=None if delivered.promised is None else _list(delivered.promised),
                 validated=None if delivered.validated is None else _list(delivered.validated),
             )
             yield Tested(record, delivered, tally)
             tally = tally.tested()
         if keep is not None:
-            keep(Position(t, state, clients, tally, watch.seconds(), t == last))
+            keep(Position(t, state, clients, tally, watch.seconds(), standing, t == last))
 
 
 def _sent(run: Generator[Training | Tested, Trained | None, None], trained: Trained) -> Training | Tested | None:

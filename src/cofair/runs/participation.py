@@ -1,6 +1,6 @@
 """Who takes part in a round: clients that join late, leave, are sampled, or do not answer.
 
-Everything is drawn for a client's name and a round, never consumed, so that every engine, a resumed run and a federation
+Everything is drawn for a client's name and a round, never consumed, so that every engine, a resumed run and federations
 whose clients stand in another order see the same clients come and go.
 """
 

@@ -1,7 +1,7 @@
 """Where a run stands between two rounds: all that the next round reads, and so all that a checkpoint holds."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cofair.engine.exchange import ClientStates, Rewards, Uploads
 from cofair.methods.method import Server
+from cofair.runs.standing import Standing
 
 ALLOCATION_GROUPS = 512  # a history names at most so many neurons, or groups of neighbours
 Refusal = tuple[int, int, str]  # round, client, why
@@ -51,6 +52,10 @@ class Tally:
             rounds[t] = rounds[t] | present if t in rounds else present
         return torch.stack(list(rounds.values())).sum(0).tolist() if rounds else [0] * clients
 
+    def reasons(self, names: Sequence[str]) -> dict[str, str] | None:
+        """Return why uploads were refused since the last test, the last reason of each client; None where none was."""
+        return {names[client]: why for _, client, why in self.refused} or None
+
     def allocation(self) -> list[float] | None:
         """Return the mean of trainings' shares of holders, in groups of neighbours where there are many neurons."""
         if not self.held:
@@ -71,6 +76,7 @@ class Position:
     clients: ClientStates
     tally: Tally
     seconds: float
+    standing: Standing
     last: bool = False
 
 

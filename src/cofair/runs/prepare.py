@@ -10,19 +10,26 @@ from torch import Tensor, nn
 
 from cofair import metrics, models, randomness
 from cofair.contributions import measure
-from cofair.engine import choose, losses
-from cofair.engine.exchange import ClientStates, Rewards, Uploads
+from cofair.engine import choose, door, losses
+from cofair.engine.attacks import Attack, AttackedEngine
+from cofair.engine.exchange import ClientStates, Delivered, Rewards, Uploads
 from cofair.engine.layout import Layout
 from cofair.engine.problem import Engine, Problem, first_line
 from cofair.engine.scoring import Scorer
+from cofair.engine.work import ALONE, STAYS
 from cofair.errors import CofairError, UsageError
 from cofair.federation import datasets
+from cofair.federation.attackers import attackers, with_flipped_labels, with_identities
 from cofair.federation.build import Pool, federate
 from cofair.federation.federation import Federation
 from cofair.methods import Method, Server
+from cofair.methods.aggregation import Rule
 from cofair.neurons.map import NeuronMap
 from cofair.runs.cells import LAST_ROUNDS
+from cofair.runs.defence import defended
 from cofair.runs.experiment import Experiment
+from cofair.runs.participation import Participation
+from cofair.runs.standing import Standing
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -38,30 +45,75 @@ class Prepared:
     server: Server
     given: frozenset[str]  # what did not come from the experiment's settings
     alone: Rewards  # what clients are handed to train by themselves
+    participation: Participation
+    attack: Attack | None = None
+
+    def handed(self, rewards: Rewards, standing: Standing, t: int) -> Rewards:
+        """Return a method's rewards, handed only to who takes part in the round and was not removed."""
+        removed = self.experiment.defence.threshold is not None
+        return self.participation.limited(rewards, t, standing.members if removed else None)
+
+    def received(
+        self, rewards: Rewards, uploads: Uploads, standing: Standing, delivered: Callable[[], Delivered], t: int
+    ) -> tuple[Uploads, Standing]:
+        """Return the uploads that the method may learn from: those that pass the door, as defences leave them."""
+        uploads = door.admitted(rewards, uploads, self.problem.layout)
+        standing = standing.after(uploads, self.server, t)
+        if rewards.work.phase in STAYS:
+            return uploads, standing
+        return defended(self.experiment.defence, uploads, standing, delivered, t)
+
+    def measures_again(self, t: int) -> bool:
+        """Tell whether contributions are measured anew before round t."""
+        every = self.experiment.contribution.every
+        return every is not None and t > 1 and (t - 1) % every == 0
+
+    def alone_again(self, standing: Standing, t: int) -> Rewards:
+        """Return what clients are handed to train by themselves once more, those who take part in round t."""
+        return self.handed(replace(self.alone, work=self.alone.work.again_in(t)), standing, t)
+
+    def measured_again(self, standing: Standing, uploads: Uploads) -> Standing:
+        """Return how clients stand after they trained alone once more; who did not answer stands as before."""
+        judge = copy.copy(self.server)
+        judge.forgives = True  # one client that diverges does not end a run that is under way
+        judge.take_alone(uploads)
+        asked = uploads.present & standing.members
+        fresh = _measured(self.experiment, judge, self.tester)
+        return replace(standing, contributions=torch.where(asked, fresh, standing.contributions))
 
 
 def prepare(
     experiment: Experiment, *, federation: Federation | None = None, model: Model | None = None,
     loss: losses.Loss | str | None = None, metric: Callable[[Tensor, Tensor], float | Tensor] | str | None = None,
-    contributions: Tensor | None = None, methods: Sequence[Method[Any]] | None = None,
+    contributions: Tensor | None = None, methods: Sequence[Method[Any]] | None = None, measured: Tensor | None = None,
 ) -> Prepared:  # fmt: skip
     """Set up a run of the experiment's method, or of several methods, and measure what everybody brings.
 
-    A federation, a model, a loss or a metric given here takes the place of the named one.
+    A federation, a model, a loss or a metric given here takes the place of the named one. `measured` is what everybody
+    brings where that was measured before, by a run that was interrupted.
     """
     ready = set_up(experiment, federation=federation, model=model, loss=loss, metric=metric, methods=methods)
     if contributions is None:
-        measure_contributions(ready)
+        measure_contributions(ready, measured)
         return ready
     ready.server.contributions = _checked(contributions, ready.server)
     return replace(ready, given=ready.given | {"contributions"})
 
 
-def measure_contributions(ready: Prepared) -> None:
-    """Measure what everybody brings, as the experiment says, and tell the server."""
-    wanted = ready.experiment.contribution
-    measured = measure(wanted.measure, wanted.on, ready.server, ready.tester, wanted.permutations)
-    ready.server.contributions = _checked(measured, ready.server)
+def measure_contributions(ready: Prepared, measured: Tensor | None = None) -> None:
+    """Measure what everybody brings, as the experiment says, unless that was done before, and tell the server."""
+    if measured is not None:
+        ready.server.contributions = _checked(measured, ready.server)
+    else:
+        ready.server.contributions = _measured(ready.experiment, ready.server, ready.tester)
+
+
+def _measured(experiment: Experiment, server: Server, tester: Scorer) -> Tensor:
+    wanted = experiment.contribution
+    measured = _checked(measure(wanted.measure, wanted.on, server, tester, wanted.permutations), server)
+    if server.unmeasured is None:
+        return measured
+    return torch.where(server.unmeasured, measured.min(), measured)  # who cannot be measured brings least
 
 
 def set_up(
@@ -86,6 +138,12 @@ def set_up(
     module = copy.deepcopy(module).to(device=device, dtype=dtype)  # the caller's own stays as it is
     layout = Layout(module)
     federation = federation.to(device, dtype)
+    attack = experiment.attack
+    cheats = attackers(attack.clients, federation.names, run.seed) if attack.on else ()
+    if attack.name == "label_flip":
+        federation = with_flipped_labels(federation, cheats, attack.force, run.seed)
+    elif attack.name == "sybil":
+        federation, cheats = with_identities(federation, cheats, int(attack.force), run.seed)
     neurons = NeuronMap.of(layout.prototype, layout, federation.test.x[:2])
     problem = Problem(
         layout, neurons, federation, run.seed,
@@ -96,10 +154,13 @@ def set_up(
     for method in [experiment.method] if methods is None else methods:
         _check_needs(experiment, method, federation)
     engine = choose.engine(run.engine, problem)
+    act = Attack(attack, problem, cheats) if attack.on else None
+    if act is not None:
+        engine = AttackedEngine(engine, act)
     work = experiment.training.work()
     initial = layout.row(module).to(device)
 
-    alone = replace(work, steps=None, epochs=experiment.contribution.epochs, phase="alone")
+    alone = replace(work, steps=None, epochs=experiment.contribution.epochs, phase=ALONE)
 
     def train_alone() -> Uploads:
         return engine.train(Rewards(initial, alone), ClientStates(), 1)[0]
@@ -108,8 +169,12 @@ def set_up(
         return t % run.evaluate_every == 0 or t > experiment.training.rounds - LAST_ROUNDS
 
     tester = Scorer(problem, problem.federation.test)
-    server = Server(problem, initial, work, experiment.training.rounds, evaluates, train_alone)
-    return Prepared(experiment, problem, engine, tester, server, given, Rewards(initial, alone))
+    server = Server(
+        problem, initial, work, experiment.training.rounds, evaluates, train_alone,
+        rule=Rule(experiment.defence.aggregate, experiment.defence.trim), forgives=attack.on,
+    )  # fmt: skip
+    participation = Participation(experiment.participation, federation.names, run.seed, device)
+    return Prepared(experiment, problem, engine, tester, server, given, Rewards(initial, alone), participation, act)
 
 
 def _module(experiment: Experiment, federation: Federation, model: Model | None, vocabulary: int | None) -> nn.Module:
@@ -143,6 +208,11 @@ def _module(experiment: Experiment, federation: Federation, model: Model | None,
 
 
 def _check_needs(experiment: Experiment, method: Method[Any], federation: Federation) -> None:
+    if experiment.defence.aggregate != "mean" and not method.averages:
+        raise UsageError(
+            f"defence.aggregate = '{experiment.defence.aggregate}' needs a method that averages updates, such as "
+            f"fedavg, fedsac or fedrac: '{method.name}' joins them in a way of its own."
+        )
     if federation.validation is not None:
         return
     wanting = None

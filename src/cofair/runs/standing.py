@@ -1,4 +1,4 @@
-"""How clients stand with the server between rounds, whatever the method: what they bring, who was refused or removed."""
+"""How clients stand with the server between rounds, whatever the method: what they bring, who was removed."""
 
 from dataclasses import dataclass, replace
 
