@@ -1,0 +1,121 @@
+"""What an earlier process left in a run folder, and whether it is the run that is to go on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cofair
+from cofair.errors import RunError, UsageError
+from cofair.runs import ledger
+from cofair.runs.experiment import Experiment
+from cofair.runs.fingerprint import difference
+from cofair.runs.folder import CHECKPOINT, PREVIOUS, write_whole
+from cofair.runs.history import read_history
+from cofair.runs.result import Outcome
+
+_ANEW = "name another folder, or begin anew (overwrite)"
+_OTHER = {
+    "experiment": "another experiment",
+    "federation": "another federation: its data, or how it is spread, differ",
+    "model": "another model to start from",
+    "clients": "clients of other names",
+    "contributions": "other contributions",
+}
+
+
+def begun(path: Path, experiment: Experiment) -> ledger.Entry | None:
+    """Return the first entry of a folder's ledger, None where no run was begun; refuse another experiment's."""
+    if not (path / "experiment.toml").exists() and not (path / "ledger.jsonl").exists():
+        return None
+    differs = difference(_text(path / "experiment.toml"), experiment)
+    if differs is not None:
+        raise UsageError(f"{path} holds a run of another experiment ({differs}): {_ANEW}.")
+    if not (path / "ledger.jsonl").exists():
+        if any((path / name).exists() for name in (CHECKPOINT, PREVIOUS, "history.jsonl", "summary.json")):
+            raise RunError(f"{path / 'ledger.jsonl'} is missing, so that the run there cannot go on: {_ANEW}.")
+        return None
+    found = ledger.read(path / "ledger.jsonl")
+    if found.fault is not None:
+        raise RunError(found.fault)
+    if not found.entries:
+        return None
+    version = found.entries[0].get("version")
+    if version != cofair.__version__:
+        raise RunError(
+            f"{path} was begun by cofair {version} and cannot go on under cofair {cofair.__version__}, "
+            f"which may compute something else: {_ANEW}."
+        )
+    return found.entries[0]
+
+
+def refuse_other(path: Path, there: ledger.Entry, here: ledger.Entry) -> None:
+    """Refuse to go on with a run of something else than this one."""
+    for key, what in _OTHER.items():
+        if there.get(key) != here[key]:
+            raise UsageError(f"{path} holds a run of {what}: {_ANEW}.")
+
+
+def is_finished(path: Path) -> bool:
+    """Tell whether the run of a folder came to its end."""
+    try:
+        return bool(json.loads((path / "summary.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return False
+
+
+def same_finished(path: Path, experiment: Experiment) -> bool:
+    """Tell whether a folder holds a finished run of the very same experiment."""
+    return is_finished(path) and _same(path, experiment)
+
+
+def same_begun(path: Path, experiment: Experiment) -> bool:
+    """Tell whether a folder holds a run of the very same experiment that was begun."""
+    return (path / "ledger.jsonl").exists() and _same(path, experiment)
+
+
+def _same(path: Path, experiment: Experiment) -> bool:
+    try:
+        return difference((path / "experiment.toml").read_text(encoding="utf-8"), experiment) is None
+    except (OSError, ValueError):
+        return False
+
+
+def finished_outcome(path: Path, experiment: Experiment) -> Outcome | None:
+    """Return what a finished run of this experiment measured, or None where there is none."""
+    if not same_finished(path, experiment):
+        return None
+    facts, history = _facts(path), read_history(path / "history.jsonl")
+    try:
+        return Outcome(
+            experiment.method.name, experiment.run.seed, tuple(facts["clients"]), tuple(facts["samples"]),
+            tuple(facts["contributions"]), tuple(history),
+        )  # fmt: skip
+    except (KeyError, TypeError):
+        raise RunError(f"{path / 'run.json'} is damaged.") from None
+
+
+def note_resumption(path: Path, t: int, facts: dict[str, Any]) -> None:
+    """Note in run.json that the run went on, when, and where."""
+    known = _facts(path)
+    again = {"round": t, "when": facts["started"], **{key: facts[key] for key in ("versions", "device", "engine")}}
+    known["resumed"] = [*known.get("resumed", []), again]
+    write_whole(path / "run.json", json.dumps(known, indent=1) + "\n")
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(_text(path / "run.json"))
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict):
+        raise RunError(f"{path / 'run.json'} is damaged.")
+    return facts
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"Cannot read {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise RunError(f"{path} is damaged.") from None

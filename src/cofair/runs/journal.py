@@ -1,0 +1,148 @@
+"""What is written of one run as it goes, history, ledger and checkpoints, and how a run goes on from them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cofair.engine.exchange import Delivered
+from cofair.errors import RunError
+from cofair.runs import checkpoint, fingerprint, ledger, tensor_file
+from cofair.runs.checkpoint import Checkpoints
+from cofair.runs.earlier import begun, is_finished, note_resumption, refuse_other
+from cofair.runs.experiment import Experiment
+from cofair.runs.folder import FILES, REWARDS, RunFolder, refuse_earlier, told
+from cofair.runs.history import Record, read_history
+from cofair.runs.ledger import Ledger
+from cofair.runs.lock import locked
+from cofair.runs.loop import Tested
+from cofair.runs.position import Position
+from cofair.runs.prepare import Prepared
+from cofair.runs.tensor_file import Shelf, TensorFile
+
+
+@dataclass(frozen=True)
+class Past:
+    """What there is of a run: the rounds that stand, where it goes on (None: at its start), what it ended with."""
+
+    records: list[Record] = field(default_factory=list)
+    position: Position | None = None
+    delivered: Delivered | None = None
+
+
+@contextmanager
+def opened(
+    folder: RunFolder | None, experiment: Experiment, *, keeps_rewards: bool = False, runs: int = 1
+) -> Iterator["Journal | None"]:
+    """Hold a run's folder, if it has one, until the run ends however it may; `runs` share the process."""
+    with ExitStack() as locks:
+        yield None if folder is None else Journal(folder, experiment, locks, keeps_rewards, runs)
+
+
+class Journal:
+    """Writes one run to its folder."""
+
+    def __init__(
+        self, folder: RunFolder, experiment: Experiment, locks: ExitStack, keeps_rewards: bool, runs: int
+    ) -> None:
+        """Take a folder; where its run is to go on, see what there is."""
+        self._folder, self._locks, self._keeps_rewards = folder, locks, keeps_rewards
+        self._checkpoints = Checkpoints(folder.path, experiment.run.checkpoint_every, runs)
+        self._ledger = Ledger(folder.ledger)
+        self._first: ledger.Entry | None = None
+        if folder.resume:
+            locks.enter_context(locked(folder.path))
+            self._first = begun(folder.path, experiment)
+
+    @property
+    def contributions(self) -> Tensor | None:
+        """Return what everybody brings, where that was measured before the run was interrupted."""
+        return None if self._first is None else torch.tensor(self._first["contributions"], dtype=torch.float64)
+
+    def begin(self, prepared: Prepared, settings: str, facts: dict[str, Any]) -> Past:
+        """Begin the run, or see where it goes on."""
+        server, self._prepared = prepared.server, prepared
+        self._start = {
+            "round": 0, **fingerprint.fingerprint(prepared),
+            "clients": list(server.names), "contributions": server.contributions.tolist(),
+        }  # fmt: skip
+        if self._first is not None:
+            refuse_other(self._folder.path, self._first, self._start)
+            if is_finished(self._folder.path):
+                return self._ended()
+            found = checkpoint.latest(self._folder.path)
+            if found is not None:
+                return self._go_on(found, facts)
+        if not self._folder.resume:
+            self._locks.enter_context(locked(self._folder.path))
+            refuse_earlier(self._folder.path, FILES, self._folder.overwrite)  # another process may have been faster
+        self._folder.begin(settings, facts)
+        self._ledger = Ledger(self._folder.ledger)
+        self._ledger.add(self._start)
+        return Past()
+
+    def _go_on(self, found: TensorFile, facts: dict[str, Any]) -> Past:
+        """Return to a checkpoint: what came after it is cut off, to be written once more."""
+        if found.facts.get("start") != self._start:
+            raise RunError(f"{found.path} is the checkpoint of another run: delete it, or begin anew (overwrite).")
+        method, server = self._prepared.experiment.method, self._prepared.server
+        position = found.value((Position, method.start(server)), server.initial.device)
+        self._folder.history.cut(found.facts["history"])
+        self._folder.ledger.cut(found.facts["ledger"])
+        self._ledger.go_on(ledger.verified(self._folder.ledger.path))
+        note_resumption(self._folder.path, position.t, facts)
+        return Past(self._records(), position)
+
+    def _ended(self) -> Past:
+        """Return what a run ended with."""
+        path = self._folder.path / REWARDS
+        if not path.exists():
+            raise RunError(
+                f"{self._folder.path} holds a finished run whose models were not kept (comparisons and sweeps keep "
+                "none): there is nothing to go on with; 'cofair report' shows it."
+            )
+        delivered = TensorFile(path).value(Delivered, self._prepared.server.initial.device)
+        return Past(self._records(), None, delivered)
+
+    def _records(self) -> list[Record]:
+        path = self._folder.history.path
+        return read_history(path) if path.exists() else []
+
+    def tested(self, tested: Tested) -> None:
+        """Write a tested round to the history and to the ledger."""
+        record, delivered, server = tested.record, tested.delivered, self._prepared.server
+        masks = delivered.neuron_masks
+        entry = {
+            "round": record.round,
+            "contributions": server.contributions.tolist(),
+            "accuracies": record.accuracies,
+            "reputation": record.reputation,
+            "neurons": None if masks is None else masks.sum(1).tolist(),
+            "rewards": ledger.digests(delivered, server.neurons, server.clients),
+            "took_part": tested.tally.took_part(server.clients),
+            "refused": [[t, server.names[client], why] for t, client, why in tested.tally.refused],
+        }
+        self._folder.record(record)
+        self._ledger.add({key: value for key, value in entry.items() if value is not None})
+
+    def keep(self, position: Position) -> None:
+        """Write a checkpoint where it is time for one."""
+        if position.t == 1 and self._checkpoints.any:
+            tensor_file.encode(position, Shelf())  # what cannot be stored is told now, not after hours
+        if self._checkpoints.due(position):
+            marks = {"history": self._folder.history.mark(), "ledger": self._folder.ledger.mark()}
+            self._checkpoints.write({"start": self._start, **marks}, position)
+
+    def finish(self, summary: dict[str, Any], delivered: Delivered | None = None) -> None:
+        """Write the summary of a complete run and, where they are kept, its models."""
+        if self._keeps_rewards and delivered is not None:
+            path = self._folder.path / REWARDS
+            with told(self._folder.path):
+                temporary = path.with_name(f".{REWARDS}.tmp")
+                tensor_file.write(temporary, {"round": self._prepared.server.rounds}, delivered)
+                temporary.replace(path)
+        self._folder.finish({**summary, "ledger": self._ledger.head})
+        self._checkpoints.remove()
