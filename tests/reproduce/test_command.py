@@ -1,0 +1,56 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def cofair(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "cofair", *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+SMALL = [
+    "--set",
+    "federation.data=digits",
+    "--set",
+    "training.rounds=4",
+    "--set",
+    "contribution.epochs=1",
+    "--seeds",
+    "2",
+]
+TABLE = ["reproduce", "fedsac-table1", "--cells", "cifar10/pow", "--methods", "FedAvg,FedSAC"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("reproduced")
+    done = cofair(*TABLE, *SMALL, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "98.80 ± 0.20" in done.stdout
+    assert "2 of 2 cells measured" in done.stdout
+    return out
+
+
+def test_what_is_finished_is_kept(folder):
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("summary.json")}
+    assert len(before) == 4
+    assert cofair(*TABLE, *SMALL, "--out", str(folder)).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("summary.json")} == before
+
+
+def test_a_table_can_be_shown_for_machines_and_for_pages(folder):
+    lines = json.loads(cofair(*TABLE, *SMALL, "--out", str(folder), "--show", "--json").stdout)
+    assert {line["published"]["method"] for line in lines} == {"FedAvg", "FedSAC"}
+    assert all(line["measured"]["best"]["seeds"] == 2 for line in lines)
+    page = cofair(*TABLE, *SMALL, "--out", str(folder), "--show", "--markdown").stdout
+    assert page.startswith("| cell | FedAvg | FedSAC |")
+
+
+def test_a_folder_with_other_settings_is_not_overwritten(folder):
+    refused = cofair(*TABLE, *SMALL[:-2], "--set", "training.lr=0.07", "--seeds", "2", "--out", str(folder))
+    assert refused.returncode == 2
+    assert "other settings" in refused.stderr
+    assert "Traceback" not in refused.stderr

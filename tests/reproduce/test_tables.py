@@ -1,0 +1,91 @@
+import pytest
+
+from cofair.errors import UsageError
+from cofair.reproduce import measured, tables
+from cofair.reproduce.published import Number, numbers
+from cofair.runs.history import Record
+from cofair.runs.result import Outcome
+
+
+@pytest.mark.parametrize("name", tables.names())
+def test_every_cell_of_every_table_has_an_experiment(name):
+    table = tables.table(name)
+    assert table.cells
+    for cell in table.cells:
+        experiment = tables.experiment(table.paper, cell, 3)
+        assert experiment.run.seed == 3
+        assert experiment.federation.clients == cell.clients
+
+
+def test_published_numbers_are_the_papers():
+    found = [
+        n for n in numbers("fedsac_table1_fairness") if (n.data, n.scene, n.method) == ("CIFAR10", "POW", "FedSAC")
+    ]
+    assert found == [Number("fairness_pearson_x100", "CIFAR10", 10, "POW", "FedSAC", 98.80, 0.2)]
+
+
+def cell(paper_table, data, scene, method):
+    return next(n for n in tables.table(paper_table).cells if (n.data, n.scene, n.method) == (data, scene, method))
+
+
+def test_settings_of_data_scene_method_and_override_come_together():
+    svhn = tables.experiment("fedsac", cell("fedsac-table1", "SVHN", "DIR(2.0)", "FedSAC"), 0)
+    assert (svhn.federation.data, svhn.federation.scene, svhn.federation.alpha) == ("svhn", "dir", 2.0)
+    assert (svhn.training.batch_size, svhn.training.steps, svhn.method.beta) == (64, 20, 3)
+    assert tables.experiment("fedsac", cell("fedsac-table1", "CIFAR10", "DIR(3.0)", "FedSAC"), 0).method.beta == 5
+    cgsv = tables.experiment("fedsac", cell("fedsac-table1", "CIFAR10", "POW", "CGSV"), 0)
+    assert cgsv.method.reputation_from == "contributions"
+
+
+def test_the_step_length_of_a_data_set_reaches_the_methods_that_have_one():
+    of = [tables.experiment("cgsv", cell("cgsv-table2", "CIFAR10", "POW", m), 0).method for m in ("CGSV(beta=1)", "DW")]
+    assert [method.gamma for method in of] == [0.15, 0.15]
+    assert not hasattr(tables.experiment("cgsv", cell("cgsv-table2", "CIFAR10", "POW", "FedAvg"), 0).method, "gamma")
+
+
+def test_tables_share_the_folders_of_their_runs(tmp_path):
+    first, second = (
+        measured.jobs(tables.chosen(tables.table(name), ["cifar10/pow"], ["FedSAC"]), [0], tmp_path, ())
+        for name in ("fedsac-table1", "fedsac-table2")
+    )
+    assert [job.folder for job in first] == [job.folder for job in second]
+
+
+def test_cells_and_methods_are_chosen_in_any_case():
+    whole = tables.table("fedsac-table1")
+    some = tables.chosen(whole, ["CIFAR10/pow", "svhn"], ["fedsac", "fedavg"])
+    assert len(some.cells) == (1 + 5) * 2
+
+
+@pytest.mark.parametrize(
+    ("cells", "methods", "sentence"),
+    [(["cifar10/pou"], [], "no cells 'cifar10/pou'.*cifar10/pow"), ([], ["fedsack"], "no method 'fedsack'.*FedSAC")],
+)
+def test_what_a_table_does_not_have_is_told(cells, methods, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        tables.chosen(tables.table("fedsac-table1"), cells, methods)
+
+
+def test_an_unknown_table_is_told():
+    with pytest.raises(UsageError, match="fedsac-table1"):
+        tables.table("fedsac-tabel1")
+
+
+def outcome(*rows):
+    history = tuple(Record(t, gamma, a, None, None, [1, 1], 1.0, False) for t, (gamma, a) in enumerate(rows, start=1))
+    return Outcome("m", 0, ("a", "b"), (1, 1), (0.2, 0.4), history)
+
+
+def test_table_7_reads_accuracies_where_fairness_is_above_95():
+    run = outcome((94.0, [0.1, 0.9]), (96.0, [0.3, 0.5]), (97.0, [0.2, 0.4]))
+    assert measured._read("max_test_accuracy_pct_given_rho>95", run, "best") == pytest.approx(50)
+    assert measured._read("min_client_test_accuracy_pct_given_rho>95", run, "best") == pytest.approx(30)
+    assert measured._read("max_test_accuracy_pct_given_rho>95", outcome((94.0, [0.1, 0.9])), "best") is None
+
+
+def test_quantities_are_in_the_papers_units():
+    run = outcome((100.0, [0.25, 0.5]))
+    assert measured._read("max_test_accuracy_pct", run, "last") == pytest.approx(50)
+    assert measured._read("mean_test_accuracy_pct", run, "last") == pytest.approx(37.5)
+    assert measured._read("fairness_pearson_x100", run, "best") == pytest.approx(100)
+    assert measured._read("rate_alphaBCF", run, "last") == pytest.approx(1.0)
