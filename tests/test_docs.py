@@ -1,0 +1,161 @@
+"""The pages for users are true: their Python runs, their settings are read, their commands and links exist."""
+
+import contextlib
+import io
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from torch import nn
+
+from cofair import methods
+from cofair.cli import app
+from cofair.federation import datasets
+from cofair.federation.scenes import SCENES
+from cofair.runs.experiment import Experiment, override
+from cofair.runs.grid import read_grid
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page, *languages):
+    """Return the fenced blocks of a page in some languages: (language, text)."""
+    found = list(FENCE.finditer(page.read_text(encoding="utf-8")))
+    return [(match[1], match[2]) for match in found if match[1] in languages]
+
+
+def with_block(*languages):
+    return pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, *languages)], ids=name_of)
+
+
+def federation_of_the_readme():
+    """Make the names that the README uses without saying what they are."""
+    rng = np.random.default_rng(0)
+
+    def draw(n):
+        x = rng.normal(size=(n, 6))
+        return x, x[:, :3].argmax(1)
+
+    (x, y), (xv, yv), (xt, yt) = (draw(n) for n in (30, 40, 60))
+    others = [draw(n) for n in (40, 50, 60)]
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    return {"x": x, "y": y, "xv": xv, "yv": yv, "xt": xt, "yt": yt, "others": others, "model": model}
+
+
+@with_block("python")
+def test_the_python_of_a_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch):
+    """Blocks share one namespace; a block `text` right after one of Python is what that prints."""
+    monkeypatch.chdir(tmp_path)
+    names = federation_of_the_readme() if page.name == "README.md" else {}
+    printed = ""
+    for number, (language, text) in enumerate(blocks(page, "python", "text"), start=1):
+        if language == "text":
+            assert printed == text, f"block {number} of {page.name}"
+            continue
+        source = text.replace("(x, y), ...]", "(x, y), *others]")
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            exec(compile(source, f"{page.name}, block {number}", "exec"), names)
+        printed = output.getvalue()
+
+
+@with_block("toml")
+def test_the_settings_of_a_page_are_read(page):
+    for _, text in blocks(page, "toml"):
+        tables = tomllib.loads(text)
+        assert read_grid(tables) if "grid" in tables else Experiment.from_dict(tables)
+
+
+def commands(page):
+    """Return the lines of a page's code blocks that call cofair, without comments."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    code = "\n".join(block for language, block in FENCE.findall(text) if language != "python")
+    code += "\n" + "\n".join(line for line in FENCE.sub("", text).split("\n") if line.startswith("    "))
+    return [shlex.split(line, comments=True)[1:] for line in map(str.strip, code.split("\n")) if calls(line)]
+
+
+def calls(line):
+    return re.match(r"cofair [a-z-]", line) is not None
+
+
+def inline(page):
+    """Return the calls of cofair within sentences; they may leave out arguments."""
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    prose = "\n".join(line for line in prose.split("\n") if not line.startswith("    "))
+    return [text.split()[1:] for text in re.findall(r"`([^`]+)`", prose) if calls(text)]
+
+
+def command_of(words):
+    """Return the command that words name, and the words left over."""
+    command, left = typer.main.get_command(app), list(words)
+    while left and left[0] in getattr(command, "commands", {}):
+        command = command.commands[left.pop(0)]
+    whole = not getattr(command, "commands", {}) or not left or left[0].startswith("-")
+    assert whole, f"no such command: {' '.join(words)}"
+    return command, left
+
+
+def parsed(words):
+    """Parse a call without running it."""
+    command, left = command_of(words)
+    return command.make_context(command.name, left).params
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name_of)
+def test_the_commands_of_a_page_exist_and_take_their_options(page):
+    for words in commands(page):
+        given = parsed(words)
+        if given.get("data"):
+            assert given["data"] in datasets.names(), words
+        if given.get("scene"):
+            assert given["scene"] in SCENES, words
+        if given.get("methods", "all") not in ("all", None) and not given.get("load"):
+            assert all(methods.get(name) for name in given["methods"].split(",")), words
+        if words[:2] == ["data", "get"]:
+            assert given["name"] in (*datasets.names(), "NAME"), words
+        tables = override({}, given.get("change") or ())
+        if "name" not in tables.get("method", {}):
+            tables.pop("method", None)  # settings of a method that the line does not name
+        Experiment.from_dict(tables)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if inline(page)], ids=name_of)
+def test_commands_in_sentences_exist_and_have_their_options(page):
+    for words in inline(page):
+        command, left = command_of(words)
+        options = {name for parameter in command.params for name in parameter.opts}
+        named = {word.split("=")[0].strip("[]") for word in left if re.match(r"\[?--?[a-z]", word)}
+        assert named <= options | {"--help", "-h"}, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_links_of_a_page_lead_somewhere(page):
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, part = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}"
+        assert not part or part in headings(file), f"{page.name} links to {target}"
+
+
+def headings(page):
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
+def test_the_index_names_every_page_for_users():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "README.md" or f"({page.name})" in index, page.name
