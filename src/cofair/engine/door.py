@@ -16,12 +16,16 @@ from cofair.engine.statistics import LOOK
 from cofair.errors import RunError
 
 NOT_FINITE = "its update is not finite"
-TOO_LARGE = "its update is too large to square"
+TOO_LONG = "its update is out of all proportion to the model"
+NO_LOSSES = "the losses that it was asked for are missing or not finite"
 NOT_ASKED = "it was not asked in this round"
+LONGEST = (
+    1e4  # times 1 + the norm of the model handed out; what is longer has diverged, or is meant to make others diverge
+)
 
 
 def admitted(rewards: Rewards, uploads: Uploads, layout: Layout) -> Uploads:
-    """Return the uploads without those that are not finite, unasked for or without the statistics asked for."""
+    """Return the uploads without those that are not finite, far too long, unasked for or without their statistics."""
     shape = (len(uploads.present), layout.size)
     if tuple(uploads.updates.shape) != shape or uploads.updates.dtype != layout.dtype:
         raise RunError(
@@ -29,7 +33,9 @@ def admitted(rewards: Rewards, uploads: Uploads, layout: Layout) -> Uploads:
             f"but the model has rows {shape} of {layout.dtype}."
         )
     norms = torch.linalg.vector_norm(uploads.updates, dim=1)
-    fine = torch.isfinite(norms) & _fine_statistics(uploads)
+    given: Tensor = torch.linalg.vector_norm(rewards.parameters, dim=-1)
+    short = norms <= LONGEST * (1 + given)  # False for NaN, too
+    fine = short & _fine_statistics(uploads)
     unasked = torch.zeros_like(fine) if rewards.participants is None else ~rewards.participants.to(fine.device)
     bad = uploads.present & (~fine | unasked)
     if not bool(bad.any()):
@@ -38,10 +44,10 @@ def admitted(rewards: Rewards, uploads: Uploads, layout: Layout) -> Uploads:
     for i in bad.nonzero().flatten().tolist():
         if bool(unasked[i]):
             reasons[i] = NOT_ASKED
-        elif bool(torch.isfinite(norms[i])):
-            reasons[i] = "the losses that it was asked for are missing or not finite"
+        elif bool(short[i]):
+            reasons[i] = NO_LOSSES
         else:
-            reasons[i] = TOO_LARGE if bool(torch.isfinite(uploads.updates[i]).all()) else NOT_FINITE
+            reasons[i] = TOO_LONG if bool(torch.isfinite(uploads.updates[i]).all()) else NOT_FINITE
     return replace(
         uploads,
         updates=uploads.updates.masked_fill(bad[:, None], 0),
