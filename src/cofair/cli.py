@@ -19,12 +19,17 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets: what there is, fetch one, where it lies.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+ledger_app = typer.Typer(help="The ledger of a run: verify it, show a client's lines.", no_args_is_help=True)
+app.add_typer(ledger_app, name="ledger")
 
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one setting; repeatable.")
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the results.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in that folder.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Keep what is finished there, and go on where it was interrupted.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Load = Annotated[
     list[Path] | None, typer.Option("--load", metavar="FILE.py", help="Python file that registers methods; repeatable.")
@@ -66,6 +71,7 @@ def compare(
     device: Device = None,
     out: Out = None,
     overwrite: Overwrite = False,
+    resume: Resume = False,
     as_json: Json = False,
 ) -> None:
     """Train several methods on the same federations and print one table."""
@@ -90,8 +96,11 @@ def compare(
     chosen = _experiment(experiment, options, change)
     if rule != "last" and not any(text.startswith("run.evaluate_every") for text in change or ()):
         chosen = chosen.with_run(evaluate_every=1)  # these rules choose among rounds: test all of them
+    _check_resume(resume, out, overwrite)
     with run_progress(chosen.training.rounds, len(names) * seeds) as shown, tracked(track or (), out, chosen) as logged:
-        comparison = run_comparison(chosen, names, seeds, out, overwrite=overwrite, listener=together(shown, logged))
+        comparison = run_comparison(
+            chosen, names, seeds, out, overwrite=overwrite, resume=resume, listener=together(shown, logged)
+        )
     tables.comparison(comparison, chosen, rule, as_json=as_json)
     tell_tracking(logged, as_json=as_json)
     if out is not None:
@@ -110,6 +119,7 @@ def run(
     device: Device = None,
     out: Out = None,
     overwrite: Overwrite = False,
+    resume: Resume = False,
     as_json: Json = False,
 ) -> None:
     """Run one experiment and print who brought what and who got what."""
@@ -121,7 +131,8 @@ def run(
 
     _load_methods(load)
     chosen = _experiment(experiment, {"run.device": device}, change)
-    folder = None if out is None else RunFolder(out, overwrite=overwrite)
+    _check_resume(resume, out, overwrite)
+    folder = None if out is None else RunFolder(out, overwrite=overwrite, resume=resume)
     with run_progress(chosen.training.rounds) as shown, tracked(track or (), out, chosen) as logged:
         result = run_experiment(chosen, folder, together(shown, logged))
     tables.outcome(result, chosen, as_json=as_json)
@@ -211,12 +222,16 @@ def reproduce(
     """Compute a published table, cell by cell: published, measured, difference."""
     from cofair.command import sweeps
     from cofair.command.progress import sweep_progress
-    from cofair.reproduce import measured, tables
+    from cofair.reproduce import approximation, measured, tables
     from cofair.runs.sweep import unfinished
     from cofair.runs.workers import run_jobs
 
     if name == "list":
-        print("\n".join(tables.names()))
+        print("\n".join([*tables.names(), approximation.NAME]))
+        return
+    if name == approximation.NAME:  # no training is behind it
+        points = approximation.lines(range(seeds or 10))
+        sweeps.print_reproduction(name, points, (approximation.RULE,), as_json=as_json, as_markdown=markdown)
         return
     whole = tables.table(name)
     table = tables.chosen(whole, *[text.split(",") if text else () for text in (cells, methods)])
@@ -282,6 +297,36 @@ def data_path(name: Annotated[str, typer.Argument(help="Name of the data set.")]
     from cofair.federation import datasets
 
     print(datasets.path(name))
+
+
+@ledger_app.command("verify")
+def ledger_verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run or of a comparison.")],
+    head: Annotated[str | None, typer.Option(metavar="HASH", help="A hash that some entry must have.")] = None,
+) -> None:
+    """Check that nothing in the ledger was altered, removed, inserted or reordered; print its head."""
+    from cofair.command import ledgers
+
+    ledgers.verify(folder, head)
+
+
+@ledger_app.command("show")
+def ledger_show(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+    client: Annotated[str, typer.Option(metavar="NAME", help="Whose lines.")],
+    as_json: Json = False,
+) -> None:
+    """Print what the ledger says of one client, to check its statement."""
+    from cofair.command import ledgers
+
+    ledgers.show(folder, client, as_json=as_json)
+
+
+def _check_resume(resume: bool, out: Path | None, overwrite: bool) -> None:
+    if resume and out is None:
+        raise UsageError("--resume goes on with what is in a folder: name it with --out.")
+    if resume and overwrite:
+        raise UsageError("--resume keeps what is there and --overwrite replaces it: choose one.")
 
 
 def _load_methods(files: list[Path] | None) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from cofair.errors import UsageError
-from cofair.reproduce import measured, tables
+from cofair.reproduce import approximation, measured, tables
 from cofair.reproduce.published import Number, numbers
 from cofair.runs.history import Record
 from cofair.runs.result import Outcome
@@ -76,16 +76,45 @@ def outcome(*rows):
     return Outcome("m", 0, ("a", "b"), (1, 1), (0.2, 0.4), history)
 
 
+def read(metric, run, rule):
+    return measured._read(Number(metric, "CIFAR10", 10, "POW", "agent 2 (beta=1)", 0.0, None), run, rule)
+
+
 def test_table_7_reads_accuracies_where_fairness_is_above_95():
     run = outcome((94.0, [0.1, 0.9]), (96.0, [0.3, 0.5]), (97.0, [0.2, 0.4]))
-    assert measured._read("max_test_accuracy_pct_given_rho>95", run, "best") == pytest.approx(50)
-    assert measured._read("min_client_test_accuracy_pct_given_rho>95", run, "best") == pytest.approx(30)
-    assert measured._read("max_test_accuracy_pct_given_rho>95", outcome((94.0, [0.1, 0.9])), "best") is None
+    assert read("max_test_accuracy_pct_given_rho>95", run, "best") == pytest.approx(50)
+    assert read("min_client_test_accuracy_pct_given_rho>95", run, "best") == pytest.approx(30)
+    assert read("max_test_accuracy_pct_given_rho>95", outcome((94.0, [0.1, 0.9])), "best") is None
 
 
 def test_quantities_are_in_the_papers_units():
     run = outcome((100.0, [0.25, 0.5]))
-    assert measured._read("max_test_accuracy_pct", run, "last") == pytest.approx(50)
-    assert measured._read("mean_test_accuracy_pct", run, "last") == pytest.approx(37.5)
-    assert measured._read("fairness_pearson_x100", run, "best") == pytest.approx(100)
-    assert measured._read("rate_alphaBCF", run, "last") == pytest.approx(1.0)
+    assert read("max_test_accuracy_pct", run, "last") == pytest.approx(50)
+    assert read("mean_test_accuracy_pct", run, "last") == pytest.approx(37.5)
+    assert read("fairness_pearson_x100", run, "best") == pytest.approx(100)
+    assert read("rate_alphaBCF", run, "last") == pytest.approx(1.0)
+
+
+def test_figure_2_of_cgsv_is_one_run_and_reads_its_agents(tmp_path):
+    table = tables.table("cgsv-figure2")
+    (job,) = measured.jobs(table, [0], tmp_path, ())
+    assert (job.experiment.federation.scene, job.experiment.method.name) == ("noisy", "cgsv")
+    first = Record(1, 90.0, [0.3, 0.5], None, [0.4, 0.6], [1.0, 0.5], 1.0, False)
+    second = Record(2, 90.0, [0.3, 0.5], None, [0.2, 0.8], [1.0, 0.25], 1.0, True)
+    run = Outcome("cgsv", 0, ("a", "b"), (1, 1), (0.2, 0.4), (first, second))
+    assert read("mean_psi", run, "last") == pytest.approx(0.7)
+    assert read("mean_reward_sparsity_pct", run, "last") == pytest.approx(75)
+
+
+def test_figure_1_of_cgsv_has_the_clean_errors():
+    found = {
+        (line.published.clients, line.published.metric[:2], "psi" in line.published.method): line.measured[
+            "measured"
+        ].mean
+        for line in approximation.lines(range(4))
+        if line.published.scene == "D=1000"
+    }
+    for clients in range(5, 11):
+        assert 0.006 < found[clients, "l1", True] < 0.014
+    for clients in range(6, 11):
+        assert 0.02 < found[clients, "l1", False] < 0.08

@@ -167,13 +167,16 @@ def print_reproduction(
         cells = [_value(Value(own.mean, own.std, 0))]
         for rule in rules:
             difference = line.difference(rule)
-            cells += [_value(line.measured[rule]), "" if difference is None else f"{difference:+.2f}"]
+            cells += [
+                _value(line.measured[rule]),
+                "" if difference is None else f"{difference:+.{2 if abs(own.mean) >= 1 else 4}f}",
+            ]
         shown.add_row(escape(place), escape(own.scene), escape(_metric(own.metric) + own.method), *cells)
     print_table(console, shown)
     done = [line for line in lines if line.measured[rules[0]] is not None]
     if done:
         gaps = [abs(line.difference(rules[0]) or 0.0) for line in done]
-        print(f"{len(done)} of {len(lines)} cells measured; median gap by '{rules[0]}' {np.median(gaps):.2f}.")
+        print(f"{len(done)} of {len(lines)} cells measured; median gap by '{rules[0]}' {np.median(gaps):.3g}.")
 
 
 def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:
@@ -201,10 +204,15 @@ def _short(value: Value | None) -> str:
 
 
 def _metric(name: str) -> str:
-    return {"mean_test_accuracy_pct": "mean of ", "min_client_test_accuracy_pct_given_rho>95": "min of "}.get(name, "")
+    return {
+        "mean_test_accuracy_pct": "mean of ", "min_client_test_accuracy_pct_given_rho>95": "min of ",
+        "l1diff_vs_exact": "l1 of ", "l2diff_vs_exact": "l2 of ", "mean_psi": "ψ of ",
+        "mean_reward_sparsity_pct": "left out, %, of ",
+    }.get(name, "")  # fmt: skip
 
 
 def _value(value: Value | None) -> str:
     if value is None:
         return "–"
-    return f"{value.mean:.2f}" if value.std is None else f"{value.mean:.2f} ± {value.std:.2f}"
+    digits = 2 if abs(value.mean) >= 1 else 4
+    return f"{value.mean:.{digits}f}" if value.std is None else f"{value.mean:.{digits}f} ± {value.std:.{digits}f}"

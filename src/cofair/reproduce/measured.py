@@ -8,7 +8,7 @@ import numpy as np
 
 from cofair.report.read import read_run
 from cofair.reproduce.published import Number
-from cofair.reproduce.tables import Table, experiment
+from cofair.reproduce.tables import Table, behind, experiment
 from cofair.runs.result import Outcome
 from cofair.runs.sweep import Job, unfinished
 
@@ -44,7 +44,8 @@ class Line:
 
 def job(paper: str, cell: Number, seed: int, out: Path, changes: Sequence[str]) -> Job:
     """Return the run behind a cell and a seed; tables of one paper share their runs' folders."""
-    parts = [cell.data, str(cell.clients), cell.scene, cell.method, f"seed{seed}"]
+    own = behind(paper, cell)
+    parts = [own.data, str(own.clients), own.scene, own.method, f"seed{seed}"]
     name = "-".join("".join(c if c.isalnum() or c in "." else "_" for c in part).strip("_") for part in parts)
     return Job(experiment(paper, cell, seed, changes), out / paper / name)
 
@@ -69,26 +70,37 @@ def lines(table: Table, seeds: Sequence[int], out: Path, changes: Sequence[str],
     for cell in table.cells:
         outcomes = [done[job(table.paper, cell, seed, out, changes).folder] for seed in seeds]
         finished = [outcome for outcome in outcomes if outcome is not None]
-        found.append(Line(cell, {rule: _value(cell.metric, finished, rule) for rule in rules}))
+        found.append(Line(cell, {rule: _value(cell, finished, rule) for rule in rules}))
     return found
 
 
-def _value(metric: str, outcomes: Sequence[Outcome], rule: str) -> Value | None:
-    read = [_read(metric, outcome, rule) for outcome in outcomes]
+def _value(cell: Number, outcomes: Sequence[Outcome], rule: str) -> Value | None:
+    read = [_read(cell, outcome, rule) for outcome in outcomes]
     values = [value for value in read if value is not None]
     if not values:
         return None
     return Value(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
 
 
-def _read(metric: str, outcome: Outcome, rule: str) -> float | None:
-    """Return one run's value by a rule; Table 7 of FedSAC reads accuracies where fairness is above 95."""
-    if metric in _QUANTITIES:
-        name, scale = _QUANTITIES[metric]
+def _read(cell: Number, outcome: Outcome, rule: str) -> float | None:
+    """Return one run's value by a rule."""
+    if cell.metric in _QUANTITIES:
+        name, scale = _QUANTITIES[cell.metric]
         value = getattr(outcome.cell(rule), name)
         return None if value is None else scale * value
+    if cell.metric in ("mean_psi", "mean_reward_sparsity_pct"):
+        return _of_agent(cell, outcome)
+    # Table 7 of FedSAC: accuracies where fairness is above 95
     fair = [record for record in outcome.history if record.fairness is not None and record.fairness > 95]
     if not fair:
         return None
     best = max(fair, key=lambda record: max(record.accuracies))
-    return 100 * (max(best.accuracies) if metric.startswith("max") else min(best.accuracies))
+    return 100 * (max(best.accuracies) if cell.metric.startswith("max") else min(best.accuracies))
+
+
+def _of_agent(cell: Number, outcome: Outcome) -> float:
+    """Return what Figure 2 of CGSV says of one agent: its mean reputation, or what was left out of its rewards."""
+    i = int(cell.method.split()[1]) - 1
+    if cell.metric == "mean_psi":
+        return float(np.mean([record.reputation[i] for record in outcome.history if record.reputation is not None]))
+    return 100 * (1 - outcome.history[-1].download[i])

@@ -72,9 +72,16 @@ def _place(cell: Number) -> str:
     return f"{cell.data}/{cell.scene}".lower()
 
 
+def behind(paper: str, cell: Number) -> Number:
+    """Return the cell whose runs are behind this one: in some figures several numbers are of one run."""
+    alias: Mapping[str, str] = definition(paper).get("alias", {})
+    return replace(cell, scene=alias.get(cell.scene, cell.scene), method=alias.get(cell.method, cell.method))
+
+
 def experiment(paper: str, cell: Number, seed: int, changes: Sequence[str] = ()) -> Experiment:
     """Return the experiment behind a cell, with changes such as "run.device=cuda"."""
     own = definition(paper)
+    cell = behind(paper, cell)
     method = dict(own["method"][cell.method])
     layers: list[Mapping[str, Any]] = [own["base"], own["data"][cell.data], own["scene"][cell.scene]]
     layers += [extra for extra in own.get("override", ()) if _applies(extra, cell)]
