@@ -54,7 +54,7 @@ def run(name, sizes=(8, 30, 70, 20), order=None, contributions=None, last=4, mod
         "method": {"name": name},
     }
     for table, values in tables.items():
-        settings[table] = settings[table] | values
+        settings[table] = settings.get(table, {}) | values
     given = None if contributions is None else torch.tensor(contributions, dtype=torch.float64)
     prepared = prepare(
         Experiment.from_dict(settings), federation=federation, model=module or mlp(), contributions=given

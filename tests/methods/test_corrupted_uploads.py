@@ -1,0 +1,126 @@
+"""A fuzz of uploads: whatever one client sends, the server goes on, and the honest get what they would without it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cofair import methods
+from cofair.engine import door
+from cofair.errors import RunError
+from cofair.runs.loop import Tested, driven, going
+from tests.methods.test_every_method import every_method, rows, run
+
+BROUGHT = [0.2, 0.5, 0.7, 0.4]
+ROUND = 3  # of which one upload is corrupted
+KINDS = (
+    "not a tensor", "shape", "type", "layout", "NaN somewhere", "infinite somewhere", "NaN everywhere",
+    "huge", "losses", "bits",
+)  # fmt: skip
+
+
+def corrupted(kind, update, random):
+    """Return what a client sends instead of its update (D,)."""
+    D, somewhere = len(update), random.integers(0, len(update), random.integers(1, 5))
+    changed = update.clone()
+    if kind == "not a tensor":
+        return random.choice(np.array(["text", 3, {"w": 1}, [0.0] * D, update.numpy(), b"\x80\x04"], dtype=object))
+    if kind == "shape":
+        shapes = [(D - 1,), (D + 1,), (1, D), (D, 1), (0,), (), (2, D)]
+        return torch.zeros(shapes[random.integers(len(shapes))], dtype=update.dtype)
+    if kind == "type":
+        types = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex128]
+        return update.to(types[random.integers(len(types))])
+    if kind == "layout":
+        return update.to_sparse()
+    if kind == "bits":
+        raw = changed.numpy().view(np.uint64)
+        raw[somewhere] ^= np.uint64(1) << random.integers(0, 64, len(somewhere), dtype=np.uint64)
+        return changed
+    fill = {"NaN somewhere": np.nan, "infinite somewhere": random.choice([np.inf, -np.inf])}
+    if kind == "huge":
+        fill[kind] = float(10 ** random.uniform(8, 308)) * random.choice([-1, 1])
+    changed[somewhere if kind in fill else slice(None)] = fill.get(kind, np.nan)
+    return update if kind == "losses" else changed
+
+
+def sent(uploads, client, kind, random, layout):
+    """Return uploads in which one client sends something else; without a kind it sends nothing."""
+    row = None if kind is None else corrupted(kind, uploads.updates[client], random)
+    statistics = {name: values.clone() for name, values in uploads.statistics.items()}
+    if kind in ("losses", None):
+        for values in statistics.values():
+            values[client] = torch.nan
+    everyone = [update if there else None for update, there in zip(uploads.updates, uploads.present, strict=True)]
+    everyone[client] = row
+    return door.joined(everyone, uploads.sizes, layout, uploads.updates.device, statistics)
+
+
+class Fuzzed:
+    """A run of a method up to a round, which can be gone on with as often as one likes."""
+
+    def __init__(self, name):
+        """Run up to the round before the corrupted one."""
+        settings = {"last": ROUND, "contributions": BROUGHT, "run": {"evaluate_every": 100}}
+        _, self.prepared = run(name, **settings)
+        kept = []
+        self.method = self.prepared.experiment.method
+        list(driven(self.method, self.prepared, keep=kept.append))
+        self.begun = next((position for position in kept if position.t == ROUND - 1), None)
+
+    def rewards(self, client, kind, random):
+        """Return the models delivered after the round in which a client sends something corrupted, and its record."""
+        layout = self.prepared.problem.layout
+        going_on = going(self.method, self.prepared, begun=self.begun)
+        event = next(going_on)
+        while not isinstance(event, Tested):
+            uploads, states = self.prepared.engine.train(event.rewards, event.clients, event.t)
+            there = uploads.present.nonzero().flatten().tolist()
+            answers = client if client in there else there[0] if there else None  # RR trains one client at a time
+            changed = uploads if answers is None else sent(uploads, answers, kind, random, layout)
+            event = going_on.send((changed, states))
+        return rows(event.delivered, self.prepared), event.record, answers
+
+
+def check(name, count, seed):
+    fuzzed = Fuzzed(name)
+    if fuzzed.begun is None:
+        pytest.skip("exchanges nothing")
+    random = np.random.default_rng(seed)
+    absent = {client: fuzzed.rewards(client, None, random) for client in range(4)}
+    refused = 0
+    for k in range(count):
+        client, kind = int(random.integers(4)), KINDS[k % len(KINDS)]
+        found, record, who = fuzzed.rewards(client, kind, random)
+        assert bool(torch.isfinite(found).all()), (kind, client)
+        assert all(value == value for value in record.reputation or [])
+        if record.refused is None:  # losses that were not asked for, or bits that make another number of a number
+            assert kind in ("losses", "bits"), kind
+            continue
+        refused += 1
+        assert list(record.refused) == [f"client {who}"]
+        honest = [i for i in range(4) if i != who]
+        expected = absent[client][0]
+        assert torch.allclose(found[honest], expected[honest], rtol=1e-6, atol=1e-12), (kind, client)
+    assert refused >= 0.7 * count
+
+
+@every_method
+def test_what_is_corrupted_is_refused_and_harms_nobody(name):
+    check(name, 10, 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", methods.names())
+def test_a_thousand_corruptions_harm_nobody(name):
+    check(name, 1000, 1)
+
+
+def test_a_federation_in_which_everybody_sends_nonsense_ends_in_a_sentence():
+    fuzzed = Fuzzed("fedavg")
+    going_on = going(fuzzed.method, fuzzed.prepared, begun=fuzzed.begun)
+    event = next(going_on)
+    uploads, states = fuzzed.prepared.engine.train(event.rewards, event.clients, event.t)
+    with pytest.raises(RunError, match="every client's last upload was refused"):
+        going_on.send((replace(uploads, updates=uploads.updates * torch.nan), states))

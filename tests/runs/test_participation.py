@@ -1,0 +1,59 @@
+"""Who takes part in a round."""
+
+import pytest
+import torch
+
+from cofair.engine.exchange import Rewards
+from cofair.engine.work import Work
+from cofair.errors import UsageError
+from cofair.runs.participation import Participation, ParticipationSettings
+
+NAMES = [f"client {i}" for i in range(40)]
+CPU = torch.device("cpu")
+
+
+def who(t, names=NAMES, seed=0, **settings):
+    return Participation(ParticipationSettings(**settings), names, seed, CPU).answering(t)
+
+
+def test_a_fraction_is_exact_and_differs_from_round_to_round():
+    drawn = torch.stack([who(t, fraction=0.25) for t in range(1, 201)])
+    assert set(drawn.sum(1).tolist()) == {10}
+    assert 25 < int(drawn.sum(0).min()) < int(drawn.sum(0).max()) < 80  # 50 of 200 each, give or take
+    assert int(who(1, fraction=0.001).sum()) == 1
+
+
+def test_dropout_is_as_often_as_asked_for():
+    drawn = torch.stack([who(t, dropout=0.3) for t in range(1, 201)]).double()
+    assert float(drawn.mean()) == pytest.approx(0.7, abs=0.02)
+    assert not bool(who(1, dropout=1.0).any())
+
+
+def test_draws_belong_to_names_and_seeds():
+    plain, turned = who(3, fraction=0.5, dropout=0.2), who(3, NAMES[::-1], fraction=0.5, dropout=0.2)
+    assert torch.equal(plain, turned.flip(0))
+    assert not torch.equal(plain, who(3, seed=1, fraction=0.5, dropout=0.2))
+
+
+def test_clients_join_and_leave():
+    here = torch.stack([who(t, NAMES[:3], join=(1, 4), leave=(2, 0)) for t in range(1, 6)])
+    assert here.tolist() == [[True, False, True]] * 2 + [[False, False, True]] + [[False, True, True]] * 2
+    with pytest.raises(UsageError, match="41 clients"):
+        who(1, join=(1,) * 41)
+
+
+def test_a_fraction_is_of_those_who_are_there():
+    assert int(who(1, join=(9,) * 20, fraction=0.5).sum()) == 10
+
+
+def test_rewards_are_limited_in_one_place():
+    everybody = Participation(ParticipationSettings(), NAMES, 0, CPU)
+    some = Participation(ParticipationSettings(fraction=0.5), NAMES, 0, CPU)
+    rewards = Rewards(torch.zeros(3), Work())
+    assert everybody.limited(rewards, 1) is rewards
+    assert int(some.limited(rewards, 1).participants.sum()) == 20
+    one = torch.arange(40) == int(some.answering(1).nonzero()[0])
+    assert torch.equal(some.limited(Rewards(torch.zeros(3), Work(), participants=one), 1).participants, one)
+    assert not bool(some.limited(rewards, 1, members=~some.answering(1)).participants.any())
+    personal = Rewards(torch.zeros(3), Work(phase="personalise"))
+    assert some.limited(personal, 1) is personal
