@@ -220,8 +220,8 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Compute a published table, cell by cell: published, measured, difference."""
-    from cofair.command import sweeps
     from cofair.command.progress import sweep_progress
+    from cofair.command.reproduction import print_reproduction
     from cofair.reproduce import approximation, measured, tables
     from cofair.runs.sweep import unfinished
     from cofair.runs.workers import run_jobs
@@ -231,7 +231,7 @@ def reproduce(
         return
     if name == approximation.NAME:  # no training is behind it
         points = approximation.lines(range(seeds or 10))
-        sweeps.print_reproduction(name, points, (approximation.RULE,), as_json=as_json, as_markdown=markdown)
+        print_reproduction(name, points, (approximation.RULE,), as_json=as_json, as_markdown=markdown)
         return
     whole = tables.table(name)
     table = tables.chosen(whole, *[text.split(",") if text else () for text in (cells, methods)])
@@ -245,7 +245,7 @@ def reproduce(
         run_jobs(left, told, workers=workers)
     rules = ("last", "best") if table.rule == "last" else ("best", "last")
     lines = measured.lines(table, numbers, out, changes, rules)
-    sweeps.print_reproduction(name, lines, rules, as_json=as_json, as_markdown=markdown)
+    print_reproduction(name, lines, rules, as_json=as_json, as_markdown=markdown)
     if not show:
         _all_done(len(unfinished(jobs)), len(jobs))
 

@@ -1,19 +1,17 @@
-"""What `cofair sweep` and `cofair reproduce` print."""
+"""What `cofair sweep` prints and writes."""
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
+from rich.console import Console
 from rich.markup import escape
 from scipy import stats
 
 from cofair.command.console import new_table, output, print_table
 from cofair.report.read import read_run
-from cofair.reproduce.measured import Line, Value
 from cofair.runs.folder import write_whole
 from cofair.runs.grid import Point
 from cofair.runs.sweep import Job, unfinished
@@ -55,29 +53,36 @@ def grouped(frame: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
 def paired(frame: pd.DataFrame, varied: Sequence[str], rule: str) -> pd.DataFrame:
     """Compare the methods' fairness and best accuracy with the first one's, seed by seed.
 
-    Differences are taken between runs that differ in nothing else; p is that of a paired t-test, from 3 pairs on.
+    Differences are taken between runs that differ in their method alone, and summed up over seeds only; p is that of a
+    paired t-test, from 3 pairs on.
     """
-    if "method.name" not in varied:
+    if "method.name" not in varied or frame.empty:
         return pd.DataFrame()
-    own = frame[frame["rule"] == rule]
-    fixed = [key for key in varied if not key.startswith("method.")]
-    labels = own.apply(lambda row: _label(row, varied), axis=1)
-    first = labels.iloc[0] if len(labels) else None
+    own = frame[frame["rule"] == rule].copy()
+    own["label"] = own.apply(lambda row: _label(row, varied), axis=1)
+    first = own["label"].iloc[0]
+    scene = [key for key in varied if not key.startswith("method.") and key != "run.seed"]
     rows = []
-    for label in dict.fromkeys(labels):
-        if label == first:
-            continue
-        left, right = (
-            own[labels == name].set_index(fixed) if fixed else own[labels == name] for name in (label, first)
-        )
-        for name in ("fairness", "max"):
-            pairs = (left[name].astype(float) - right[name].astype(float)).dropna()
-            if len(pairs):
-                spread = float(pairs.std(ddof=1)) if len(pairs) > 1 else None
-                p = float(stats.ttest_1samp(pairs, 0).pvalue) if len(pairs) > 2 and spread else None
-                rows.append({"method": label, "against": first, "quantity": name, "pairs": len(pairs),
-                             "difference": float(pairs.mean()), "std": spread, "p": p})  # fmt: skip
+    for values, group in own.groupby(scene, sort=False, dropna=False) if scene else [((), own)]:
+        where = dict(zip(scene, values if isinstance(values, tuple) else (values,), strict=True))
+        seeds = "run.seed" if "run.seed" in varied else "rule"
+        against = group[group["label"] == first].set_index(seeds)
+        for label in dict.fromkeys(group["label"]):
+            if label != first:
+                runs = group[group["label"] == label].set_index(seeds)
+                rows += [
+                    {**where, "method": label, "against": first, "quantity": name, **_difference(runs, against, name)}
+                    for name in ("fairness", "max")
+                ]
     return pd.DataFrame(rows)
+
+
+def _difference(runs: pd.DataFrame, against: pd.DataFrame, name: str) -> dict[str, Any]:
+    pairs = (runs[name].astype(float) - against[name].astype(float)).dropna()
+    spread = float(pairs.std(ddof=1)) if len(pairs) > 1 else None
+    p = float(stats.ttest_1samp(pairs, 0).pvalue) if len(pairs) > 2 and spread else None
+    mean = float(pairs.mean()) if len(pairs) else None
+    return {"pairs": len(pairs), "difference": mean, "std": spread, "p": p}
 
 
 def _label(row: "pd.Series[Any]", varied: Sequence[str]) -> str:
@@ -115,22 +120,25 @@ def print_sweep(points: Sequence[Point], jobs: Sequence[Job], rule: str, out: Pa
         shown.add_row(*cells, *[_spread(row, name) for name in _MEASURED], str(row["seeds"]))
     print_table(console, shown)
     if len(pairs):
-        shown = new_table()
-        for name in ("method", "against", "quantity", "pairs", "difference", "p"):
-            shown.add_column(
-                name, justify="left" if name in ("method", "against", "quantity") else "right", no_wrap=True
-            )
-        for _, row in pairs.iterrows():
-            scale = 100 if row["quantity"] in _PERCENT else 1
-            spread = "" if pd.isna(row["std"]) else f" ± {scale * row['std']:.2f}"
-            p = "" if pd.isna(row["p"]) else f"{row['p']:.3f}"
-            name = "fairness γ" if row["quantity"] == "fairness" else "max %"
-            shown.add_row(
-                escape(row["method"]), escape(row["against"]), name, str(row["pairs"]),
-                f"{scale * row['difference']:+.2f}{spread}", p,
-            )  # fmt: skip
-        print_table(console, shown)
+        _print_pairs(console, pairs, [key for key in varied if key != "run.seed" and not key.startswith("method.")])
     print(f"Written: {out / 'summary.csv'}, {out / 'runs.csv'} and a folder for each run.")
+
+
+def _print_pairs(console: Console, pairs: pd.DataFrame, scene: Sequence[str]) -> None:
+    shown = new_table()
+    for name in (*[key.partition(".")[2] for key in scene], "method", "against", "quantity"):
+        shown.add_column(name, no_wrap=True)
+    for name in ("pairs", "difference", "p"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for _, row in pairs.iterrows():
+        scale = 100 if row["quantity"] in _PERCENT else 1
+        spread = "" if pd.isna(row["std"]) else f" ± {scale * row['std']:.2f}"
+        difference = "–" if pd.isna(row["difference"]) else f"{scale * row['difference']:+.2f}{spread}"
+        where = ["" if pd.isna(row[key]) else escape(str(row[key])) for key in scene]
+        name = "fairness γ" if row["quantity"] == "fairness" else "max %"
+        p = "" if pd.isna(row["p"]) else f"{row['p']:.3f}"
+        shown.add_row(*where, escape(row["method"]), escape(row["against"]), name, str(row["pairs"]), difference, p)
+    print_table(console, shown)
 
 
 def _spread(row: "pd.Series[Any]", name: str) -> str:
@@ -140,79 +148,3 @@ def _spread(row: "pd.Series[Any]", name: str) -> str:
     spread = row[f"{name}_std"]
     text = f"{scale * row[name]:.{digits}f}"
     return text if pd.isna(spread) else f"{text} ± {scale * spread:.{digits}f}"
-
-
-def print_reproduction(
-    name: str, lines: Sequence[Line], rules: Sequence[str], *, as_json: bool, as_markdown: bool = False
-) -> None:
-    """Print published against measured, cell by cell."""
-    if as_markdown:
-        print(markdown(lines, rules))
-        return
-    if as_json:
-        print(json.dumps([asdict(line) for line in lines], indent=1))
-        return
-    console = output()
-    console.print(
-        f"[bold]{escape(name)}: published, measured by the rules {' and '.join(rules)}, and the difference[/]"
-    )
-    shown = new_table()
-    for column in ("data", "scene", "method"):
-        shown.add_column(column, no_wrap=True)
-    for column in ("published", *[text for rule in rules for text in (rule, "difference")]):
-        shown.add_column(column, justify="right", no_wrap=True)
-    for line in lines:
-        own = line.published
-        place = own.data if own.clients == 10 else f"{own.data}, {own.clients} clients"
-        cells = [_value(Value(own.mean, own.std, 0))]
-        for rule in rules:
-            difference = line.difference(rule)
-            cells += [
-                _value(line.measured[rule]),
-                "" if difference is None else f"{difference:+.{2 if abs(own.mean) >= 1 else 4}f}",
-            ]
-        shown.add_row(escape(place), escape(own.scene), escape(_metric(own.metric) + own.method), *cells)
-    print_table(console, shown)
-    done = [line for line in lines if line.measured[rules[0]] is not None]
-    if done:
-        gaps = [abs(line.difference(rules[0]) or 0.0) for line in done]
-        print(f"{len(done)} of {len(lines)} cells measured; median gap by '{rules[0]}' {np.median(gaps):.3g}.")
-
-
-def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:
-    """Return published against measured as a table for a page: one row a cell, one column a method."""
-    methods = list(dict.fromkeys(line.published.method for line in lines))
-    places: dict[tuple[str, str, str], dict[str, str]] = {}
-    for line in lines:
-        own = line.published
-        where = (
-            own.data if own.clients == 10 else f"{own.data}, {own.clients} clients",
-            own.scene,
-            _metric(own.metric),
-        )
-        measured = [_short(line.measured[rule]) for rule in rules]
-        places.setdefault(where, {})[own.method] = f"{own.mean:g} → {' / '.join(measured)}"
-    rows = ["| " + " | ".join(["cell", *methods]) + " |", "| " + " | ".join(["---"] * (len(methods) + 1)) + " |"]
-    for (data, scene, metric), cells in places.items():
-        name = f"{metric}{data} {scene}"
-        rows.append("| " + " | ".join([name, *[cells.get(method, "") for method in methods]]) + " |")
-    return "\n".join(row.replace("|r", "\\|r").replace("|q", "\\|q") for row in rows)
-
-
-def _short(value: Value | None) -> str:
-    return "–" if value is None else f"{value.mean:.2f}" if abs(value.mean) <= 1 else f"{value.mean:.1f}"
-
-
-def _metric(name: str) -> str:
-    return {
-        "mean_test_accuracy_pct": "mean of ", "min_client_test_accuracy_pct_given_rho>95": "min of ",
-        "l1diff_vs_exact": "l1 of ", "l2diff_vs_exact": "l2 of ", "mean_psi": "ψ of ",
-        "mean_reward_sparsity_pct": "left out, %, of ",
-    }.get(name, "")  # fmt: skip
-
-
-def _value(value: Value | None) -> str:
-    if value is None:
-        return "–"
-    digits = 2 if abs(value.mean) >= 1 else 4
-    return f"{value.mean:.{digits}f}" if value.std is None else f"{value.mean:.{digits}f} ± {value.std:.{digits}f}"

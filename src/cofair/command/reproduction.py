@@ -1,0 +1,87 @@
+"""What `cofair reproduce` prints: published against measured."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+from rich.markup import escape
+
+from cofair.command.console import new_table, output, print_table
+from cofair.reproduce.measured import Line, Value
+
+
+def print_reproduction(
+    name: str, lines: Sequence[Line], rules: Sequence[str], *, as_json: bool, as_markdown: bool = False
+) -> None:
+    """Print published against measured, cell by cell."""
+    if as_markdown:
+        print(markdown(lines, rules))
+        return
+    if as_json:
+        print(json.dumps([asdict(line) for line in lines], indent=1))
+        return
+    console = output()
+    console.print(
+        f"[bold]{escape(name)}: published, measured by the rules {' and '.join(rules)}, and the difference[/]"
+    )
+    shown = new_table()
+    for column in ("data", "scene", "method"):
+        shown.add_column(column, no_wrap=True)
+    for column in ("published", *[text for rule in rules for text in (rule, "difference")]):
+        shown.add_column(column, justify="right", no_wrap=True)
+    for line in lines:
+        own = line.published
+        place = own.data if own.clients == 10 else f"{own.data}, {own.clients} clients"
+        cells = [_value(Value(own.mean, own.std, 0))]
+        for rule in rules:
+            difference = line.difference(rule)
+            cells += [
+                _value(line.measured[rule]),
+                "" if difference is None else f"{difference:+.{2 if abs(own.mean) >= 1 else 4}f}",
+            ]
+        shown.add_row(escape(place), escape(own.scene), escape(_metric(own.metric) + own.method), *cells)
+    print_table(console, shown)
+    done = [line for line in lines if line.measured[rules[0]] is not None]
+    if done:
+        gaps = [abs(line.difference(rules[0]) or 0.0) for line in done]
+        print(f"{len(done)} of {len(lines)} cells measured; median gap by '{rules[0]}' {np.median(gaps):.3g}.")
+
+
+def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:
+    """Return published against measured as a table for a page: one row a cell, one column a method."""
+    methods = list(dict.fromkeys(line.published.method for line in lines))
+    places: dict[tuple[str, str, str], dict[str, str]] = {}
+    for line in lines:
+        own = line.published
+        where = (
+            own.data if own.clients == 10 else f"{own.data}, {own.clients} clients",
+            own.scene,
+            _metric(own.metric),
+        )
+        measured = [_short(line.measured[rule]) for rule in rules]
+        places.setdefault(where, {})[own.method] = f"{own.mean:g} → {' / '.join(measured)}"
+    rows = ["| " + " | ".join(["cell", *methods]) + " |", "| " + " | ".join(["---"] * (len(methods) + 1)) + " |"]
+    for (data, scene, metric), cells in places.items():
+        name = f"{metric}{data} {scene}"
+        rows.append("| " + " | ".join([name, *[cells.get(method, "") for method in methods]]) + " |")
+    return "\n".join(row.replace("|r", "\\|r").replace("|q", "\\|q") for row in rows)
+
+
+def _short(value: Value | None) -> str:
+    return "–" if value is None else f"{value.mean:.2f}" if abs(value.mean) <= 1 else f"{value.mean:.1f}"
+
+
+def _metric(name: str) -> str:
+    return {
+        "mean_test_accuracy_pct": "mean of ", "min_client_test_accuracy_pct_given_rho>95": "min of ",
+        "l1diff_vs_exact": "l1 of ", "l2diff_vs_exact": "l2 of ", "mean_psi": "ψ of ",
+        "mean_reward_sparsity_pct": "left out, %, of ",
+    }.get(name, "")  # fmt: skip
+
+
+def _value(value: Value | None) -> str:
+    if value is None:
+        return "–"
+    digits = 2 if abs(value.mean) >= 1 else 4
+    return f"{value.mean:.{digits}f}" if value.std is None else f"{value.mean:.{digits}f} ± {value.std:.{digits}f}"

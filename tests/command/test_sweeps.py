@@ -1,0 +1,100 @@
+import json
+
+import pandas as pd
+import pytest
+
+from cofair.command.sweeps import grouped, paired
+from tests.test_cli import cofair  # noqa: F401 (a fixture)
+
+GRID = """
+[federation]
+data = "digits"
+clients = 3
+[model]
+hidden = [8]
+[training]
+rounds = 3
+steps = 2
+[contribution]
+epochs = 1
+[grid]
+run.seed = [0, 1]
+method = ["fedavg", {name = "fedsac", beta = 5}]
+"""
+
+
+def frame(*rows):
+    columns = ["run.seed", "federation.scene", "method.name", "rule", "fairness", "max", "mean", "min", "rate"]
+    return pd.DataFrame([[*row, 0.5, 0.5, 0.5] for row in rows], columns=columns)
+
+
+RUNS = frame(
+    (0, "pow", "a", "last", 80.0, 0.5), (1, "pow", "a", "last", 90.0, 0.6), (2, "pow", "a", "last", None, 0.7),
+    (0, "pow", "b", "last", 81.0, 0.4), (1, "pow", "b", "last", 94.0, 0.5), (2, "pow", "b", "last", 99.0, 0.6),
+    (0, "cla", "a", "last", 50.0, 0.5), (0, "cla", "b", "last", 40.0, 0.5),
+)  # fmt: skip
+VARIED = ["run.seed", "federation.scene", "method.name"]
+
+
+def test_a_row_is_the_mean_over_seeds():
+    table = grouped(RUNS, VARIED)
+    first = table.iloc[0]
+    assert (first["federation.scene"], first["method.name"], first["seeds"]) == ("pow", "a", 3)
+    assert first["fairness"] == pytest.approx(85)  # a fairness that is undefined is left out
+    assert first["max_std"] == pytest.approx(0.1)
+
+
+def test_methods_are_compared_seed_by_seed_within_a_scene():
+    pairs = paired(RUNS, VARIED, "last").set_index(["federation.scene", "quantity"])
+    assert pairs.loc[("pow", "fairness"), "pairs"] == 2
+    assert pairs.loc[("pow", "fairness"), "difference"] == pytest.approx(2.5)
+    assert pairs.loc[("pow", "max"), "difference"] == pytest.approx(-0.1)
+    assert pairs.loc[("cla", "fairness"), "difference"] == pytest.approx(-10)
+    assert set(pairs["against"]) == {"a"}
+
+
+def test_without_methods_there_is_nothing_to_compare():
+    assert paired(RUNS, ["run.seed"], "last").empty
+
+
+def test_a_sweep_is_run_continued_and_printed(tmp_path, cofair):  # noqa: F811
+    grid, out = tmp_path / "grid.toml", tmp_path / "out"
+    grid.write_text(GRID)
+    done = cofair("sweep", str(grid), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "fedsac" in done.stdout
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == [
+        "seed0-fedavg", "seed0-fedsac-beta5", "seed1-fedavg", "seed1-fedsac-beta5",
+    ]  # fmt: skip
+    assert len(pd.read_csv(out / "runs.csv")) == 8  # by two rules
+    refused = cofair("sweep", str(grid), "--out", str(out))
+    assert refused.returncode == 2
+    (out / "seed0-fedavg" / "summary.json").unlink()
+    before = (out / "seed1-fedavg" / "summary.json").stat().st_mtime_ns
+    again = cofair("sweep", str(grid), "--out", str(out), "--resume", "--json")
+    assert again.returncode == 0, again.stderr
+    assert {row["method.name"] for row in json.loads(again.stdout)["table"]} == {"fedavg", "fedsac"}
+    assert (out / "seed1-fedavg" / "summary.json").stat().st_mtime_ns == before
+
+
+def test_workers_give_the_same_table(tmp_path, cofair):  # noqa: F811
+    grid = tmp_path / "grid.toml"
+    grid.write_text(GRID)
+    tables = []
+    for workers in ("1", "2"):
+        out = tmp_path / workers
+        assert cofair("sweep", str(grid), "--out", str(out), "--workers", workers).returncode == 0
+        tables.append(pd.read_csv(out / "summary.csv"))
+    pd.testing.assert_frame_equal(*tables)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("[grid]\nrun.seed = 3", "must be a list"), ("[grid", "not valid TOML"), ('[run]\nengine = "loop"', "lockstep")],
+)
+def test_a_grid_that_cannot_run_is_told(tmp_path, cofair, text, sentence):  # noqa: F811
+    grid = tmp_path / "grid.toml"
+    grid.write_text(text)
+    told = cofair("sweep", str(grid), "--out", str(tmp_path / "out"))
+    assert told.returncode == 2
+    assert sentence in told.stderr
