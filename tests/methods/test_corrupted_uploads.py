@@ -9,7 +9,8 @@ import torch
 from cofair import methods
 from cofair.engine import door
 from cofair.errors import RunError
-from cofair.runs.loop import Tested, driven, going
+from cofair.runs import loop
+from cofair.runs.loop import driven, going
 from tests.methods.test_every_method import every_method, rows, run
 
 BROUGHT = [0.2, 0.5, 0.7, 0.4]
@@ -74,7 +75,7 @@ class Fuzzed:
         layout = self.prepared.problem.layout
         going_on = going(self.method, self.prepared, begun=self.begun)
         event = next(going_on)
-        while not isinstance(event, Tested):
+        while not isinstance(event, loop.Tested):
             uploads, states = self.prepared.engine.train(event.rewards, event.clients, event.t)
             there = uploads.present.nonzero().flatten().tolist()
             answers = client if client in there else there[0] if there else None  # RR trains one client at a time
