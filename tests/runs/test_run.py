@@ -224,7 +224,7 @@ def test_a_run_folder_holds_the_resolved_experiment_the_history_and_the_summary(
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["cells"]["last"]["fairness"] == pytest.approx(result.fairness)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "experiment.toml", "history.jsonl", "run.json", "summary.json",
+        ".lock", "experiment.toml", "history.jsonl", "ledger.jsonl", "rewards.safetensors", "run.json", "summary.json",
     ]  # fmt: skip
 
 

@@ -1,18 +1,23 @@
 """Compare methods on the same federations: one row a method, mean and spread over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from cofair.engine import choose
 from cofair.errors import UsageError
 from cofair.runs import notebook
+from cofair.runs.earlier import finished_outcome
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import RunFolder, refuse_earlier, write_whole
-from cofair.runs.prepare import prepare
+from cofair.runs.journal import opened
+from cofair.runs.lock import locked
+from cofair.runs.prepare import Prepared, prepare
 from cofair.runs.result import Outcome
 from cofair.runs.run import Listener, carry_out
 
@@ -77,37 +82,57 @@ class Comparison:
 
 def compare(
     experiment: Experiment, names: Sequence[str], seeds: int = 1, out: Path | None = None, *, overwrite: bool = False,
-    listener: Listener | None = None,
+    resume: bool = False, listener: Listener | None = None,
 ) -> Comparison:  # fmt: skip
     """Train every method on the same federations, seeds 0, 1, …; with `out`, a run folder each and the tables.
 
-    The method of the experiment keeps its settings where its name is among those compared.
+    The method of the experiment keeps its settings where its name is among those compared. With `resume`, runs that are
+    finished in `out` are kept, and one that was interrupted goes on.
     """
     if not names:
         raise UsageError("Name at least one method to compare.")
     chosen = [experiment.with_method(name).method for name in dict.fromkeys(names)]
     if out is not None:
-        refuse_earlier(out, ("summary.csv", "clients.csv"), overwrite)
-    first = experiment.run.seed
-    folders = {
-        (method.name, seed): RunFolder(out / f"{method.name}-seed{seed}", overwrite=overwrite)
-        for method in chosen
-        for seed in range(first, first + seeds)
-        if out is not None
-    }
-    outcomes: list[Outcome] = []
-    for seed in range(first, first + seeds):
-        one_seed = experiment.with_run(seed=seed)
-        with choose.arithmetic(experiment.run.precision):
-            if listener is not None:
-                listener("contributions", seed, None)
-            prepared = prepare(one_seed, methods=chosen)
-            for method in chosen:
-                own = replace(one_seed, method=method)
-                result = carry_out(own, prepared, folders.get((method.name, seed)), listener)
-                outcomes.append(Outcome(**{f.name: getattr(result, f.name) for f in fields(Outcome)}))
-    comparison = Comparison(tuple(outcomes))
-    if out is not None:
-        write_whole(out / "summary.csv", comparison.every_rule().to_csv(index=False))
-        write_whole(out / "clients.csv", comparison.clients_frame().to_csv(index=False))
+        refuse_earlier(out, ("summary.csv", "clients.csv"), overwrite or resume)
+    numbers = range(experiment.run.seed, experiment.run.seed + seeds)
+    runs = [[replace(experiment.with_run(seed=seed), method=method) for method in chosen] for seed in numbers]
+    names_of = [run_name(run) for one_seed in runs for run in one_seed]
+    folders = {name: RunFolder(out / name, overwrite=overwrite, resume=resume) for name in names_of if out is not None}
+    with nullcontext() if out is None else locked(out):
+        outcomes = [outcome for one_seed in runs for outcome in _one_seed(one_seed, folders, listener)]
+        comparison = Comparison(tuple(outcomes))
+        if out is not None:
+            write_whole(out / "summary.csv", comparison.every_rule().to_csv(index=False))
+            write_whole(out / "clients.csv", comparison.clients_frame().to_csv(index=False))
     return comparison
+
+
+def _one_seed(
+    runs: Sequence[Experiment], folders: Mapping[str, RunFolder], listener: Listener | None
+) -> Iterator[Outcome]:
+    """Carry out the runs of one seed, which share federation and contributions; those that are finished are read."""
+    own = [folders.get(run_name(run)) for run in runs]
+    found = [
+        finished_outcome(folder.path, run) if folder is not None and folder.resume else None
+        for run, folder in zip(runs, own, strict=True)
+    ]
+    left = [run.method for run, outcome in zip(runs, found, strict=True) if outcome is None]
+    if left and listener is not None:
+        listener("contributions", runs[0].run.seed, None)
+    measured = [torch.tensor(o.contributions, dtype=torch.float64) for o in found if o is not None]
+    prepared: Prepared | None = None
+    for run, folder, outcome in zip(runs, own, found, strict=True):
+        if outcome is not None:
+            yield outcome
+            continue
+        with choose.arithmetic(run.run.precision), opened(folder, run) as journal:
+            if prepared is None:
+                measured += [] if journal is None or journal.contributions is None else [journal.contributions]
+                prepared = prepare(run, methods=left, measured=measured[0] if measured else None)
+            result = carry_out(run, replace(prepared, experiment=run), journal, listener)
+        yield Outcome(**{f.name: getattr(result, f.name) for f in fields(Outcome)})
+
+
+def run_name(experiment: Experiment) -> str:
+    """Return the name of a run's folder in that of its comparison."""
+    return f"{experiment.method.name}-seed{experiment.run.seed}"

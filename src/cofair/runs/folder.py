@@ -3,15 +3,19 @@
 experiment.toml   every setting, resolved; `cofair run` takes it as it is
 run.json          versions, device, engine, clients, contributions
 history.jsonl     one line a tested round
+ledger.jsonl      one entry a tested round, each with the hash of the one before
+checkpoint.safetensors, checkpoint-previous.safetensors   where the run stands, while it goes on
+rewards.safetensors   the models of a finished run
 summary.json      the table cell by each rule, at the end
 """
 
 import errno
+import hashlib
 import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,17 +27,27 @@ import cofair
 from cofair.errors import RunError, UsageError
 from cofair.runs.history import Record
 
+_REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the disk is read-only",
+}
 FORMAT = 1  # of a run folder; counts up when an older reader would misread a newer folder
-FILES = ("experiment.toml", "run.json", "history.jsonl", "summary.json")
+CHECKPOINT, PREVIOUS, REWARDS = "checkpoint.safetensors", "checkpoint-previous.safetensors", "rewards.safetensors"
+FILES = ("experiment.toml", "run.json", "history.jsonl", "ledger.jsonl", CHECKPOINT, PREVIOUS, REWARDS, "summary.json")
 
 
 class RunFolder:
-    """Writes one run; nothing is ever half-written except the last line of the history."""
+    """Writes one run; nothing is ever half-written except the last line of the history and of the ledger."""
 
-    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
-        """Take an empty or new folder, or one with an earlier run if that may be overwritten. Touches nothing yet."""
-        self.path = path
-        refuse_earlier(path, FILES, overwrite)
+    def __init__(self, path: Path, *, overwrite: bool = False, resume: bool = False) -> None:
+        """Take an empty or new folder, or one with an earlier run if that is to go on or may be overwritten.
+
+        Touches nothing yet.
+        """
+        self.path, self.overwrite, self.resume = path, overwrite, resume
+        self.history, self.ledger = AppendOnly(path / "history.jsonl"), AppendOnly(path / "ledger.jsonl")
+        refuse_earlier(path, FILES, overwrite or resume)
 
     def begin(self, experiment_toml: str, facts: dict[str, Any]) -> None:
         """Make the folder, clear an earlier run, and write what is known before the first round."""
@@ -41,13 +55,15 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             for name in FILES:
                 (self.path / name).unlink(missing_ok=True)
+            for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while it wrote
+                leftover.unlink(missing_ok=True)
+        self.history, self.ledger = AppendOnly(self.history.path), AppendOnly(self.ledger.path)
         self._write("experiment.toml", experiment_toml)
         self._write("run.json", json.dumps(facts, indent=1) + "\n")
 
     def record(self, record: Record) -> None:
         """Append a tested round to the history."""
-        with told(self.path), (self.path / "history.jsonl").open("a", encoding="utf-8") as file:
-            file.write(record.to_json() + "\n")
+        self.history.append(record.to_json())
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary of a complete run."""
@@ -55,6 +71,48 @@ class RunFolder:
 
     def _write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text)
+
+
+class AppendOnly:
+    """A file of lines that only grows, and what it has come to: its length, and the hash of all that is in it."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin with a file that does not exist."""
+        self.path = path
+        self._bytes, self._sha = 0, hashlib.sha256()
+
+    def append(self, line: str) -> None:
+        """Add a line."""
+        encoded = f"{line}\n".encode()
+        with told(self.path.parent), self.path.open("ab") as file:
+            file.write(encoded)
+        self._bytes += len(encoded)
+        self._sha.update(encoded)
+
+    def mark(self) -> dict[str, Any]:
+        """Return what it has come to, once the disk has it."""
+        with told(self.path.parent):
+            if self._bytes:
+                with self.path.open("rb") as file:
+                    os.fsync(file.fileno())
+        return {"bytes": self._bytes, "sha256": self._sha.hexdigest()}
+
+    def cut(self, mark: Mapping[str, Any]) -> None:
+        """Go back to a mark; refuse a file that is not the same up to there."""
+        try:
+            with self.path.open("rb") as file:
+                kept = file.read(mark["bytes"])
+        except FileNotFoundError:
+            kept = b""
+        except OSError as error:
+            raise RunError(f"Cannot read {self.path}: {error.strerror}.") from None
+        sha = hashlib.sha256(kept)
+        if len(kept) < mark["bytes"] or sha.hexdigest() != mark["sha256"]:
+            raise RunError(f"{self.path} was cut off or altered since the checkpoint, so the run cannot go on from it.")
+        with told(self.path.parent):
+            if self.path.exists():
+                os.truncate(self.path, len(kept))
+        self._bytes, self._sha = len(kept), sha
 
 
 def refuse_earlier(path: Path, files: Sequence[str], overwrite: bool) -> None:
@@ -72,7 +130,7 @@ def refuse_earlier(path: Path, files: Sequence[str], overwrite: bool) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all: to a temporary neighbour first, then renamed."""
     with told(path.parent):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
@@ -91,8 +149,7 @@ def told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reasons = {errno.ENOSPC: "the disk is full", errno.EROFS: "the disk is read-only"}
-        reason = reasons.get(error.errno or 0) or (error.strerror or str(error)).lower()
+        reason = _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
         raise RunError(f"Cannot write to {path}: {reason}; what was written before is kept.") from error
 
 

@@ -35,27 +35,35 @@ class Past:
 
 @contextmanager
 def opened(
-    folder: RunFolder | None, experiment: Experiment, *, keeps_rewards: bool = False, runs: int = 1
+    folder: RunFolder | None, experiment: Experiment, *, keeps_rewards: bool = False
 ) -> Iterator["Journal | None"]:
-    """Hold a run's folder, if it has one, until the run ends however it may; `runs` share the process."""
+    """Hold a run's folder, if it has one, until the run ends however it may."""
     with ExitStack() as locks:
-        yield None if folder is None else Journal(folder, experiment, locks, keeps_rewards, runs)
+        yield None if folder is None else Journal(folder, experiment, locks, keeps_rewards=keeps_rewards)
 
 
 class Journal:
     """Writes one run to its folder."""
 
     def __init__(
-        self, folder: RunFolder, experiment: Experiment, locks: ExitStack, keeps_rewards: bool, runs: int
-    ) -> None:
-        """Take a folder; where its run is to go on, see what there is."""
+        self, folder: RunFolder, experiment: Experiment, locks: ExitStack | None, *, keeps_rewards: bool = False,
+        runs: int = 1,
+    ) -> None:  # fmt: skip
+        """Take a folder; where its run is to go on, see what there is.
+
+        Without `locks` somebody else holds the folder. So many `runs` share the process.
+        """
         self._folder, self._locks, self._keeps_rewards = folder, locks, keeps_rewards
         self._checkpoints = Checkpoints(folder.path, experiment.run.checkpoint_every, runs)
         self._ledger = Ledger(folder.ledger)
         self._first: ledger.Entry | None = None
         if folder.resume:
-            locks.enter_context(locked(folder.path))
+            self._hold()
             self._first = begun(folder.path, experiment)
+
+    def _hold(self) -> None:
+        if self._locks is not None:
+            self._locks.enter_context(locked(self._folder.path))
 
     @property
     def contributions(self) -> Tensor | None:
@@ -77,7 +85,7 @@ class Journal:
             if found is not None:
                 return self._go_on(found, facts)
         if not self._folder.resume:
-            self._locks.enter_context(locked(self._folder.path))
+            self._hold()
             refuse_earlier(self._folder.path, FILES, self._folder.overwrite)  # another process may have been faster
         self._folder.begin(settings, facts)
         self._ledger = Ledger(self._folder.ledger)
@@ -117,7 +125,7 @@ class Journal:
         masks = delivered.neuron_masks
         entry = {
             "round": record.round,
-            "contributions": server.contributions.tolist(),
+            "contributions": tested.contributions.tolist(),
             "accuracies": record.accuracies,
             "reputation": record.reputation,
             "neurons": None if masks is None else masks.sum(1).tolist(),

@@ -31,11 +31,15 @@ class Training:
 
 @dataclass(frozen=True)
 class Tested:
-    """A tested round: what was measured, the models delivered, and what was counted since the test before."""
+    """A tested round: what was measured, the models delivered, what was counted since the test before.
+
+    `contributions` (N,) are those that the method goes by, measured anew where the experiment asks for that.
+    """
 
     record: Record
     delivered: Delivered
     tally: Tally
+    contributions: Tensor
 
 
 Trained = tuple[Uploads, ClientStates]
@@ -113,7 +117,7 @@ def going(
                 promised=None if delivered.promised is None else _list(delivered.promised),
                 validated=None if delivered.validated is None else _list(delivered.validated),
             )
-            yield Tested(record, delivered, tally)
+            yield Tested(record, delivered, tally, standing.contributions)
             tally = tally.tested()
         if keep is not None:
             keep(Position(t, state, clients, tally, watch.seconds(), standing, t == last))

@@ -17,7 +17,8 @@ from cofair.methods import Method
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import FORMAT, RunFolder, versions
 from cofair.runs.history import Record
-from cofair.runs.loop import rounds as loop
+from cofair.runs.journal import Journal, Past, opened
+from cofair.runs.loop import driven
 from cofair.runs.prepare import Model, Prepared, prepare
 from cofair.runs.result import Outcome, Result, RewardModels
 
@@ -29,14 +30,14 @@ def run(
     loss: Loss | str = "cross_entropy", metric: Callable[[Tensor, Tensor], float | Tensor] | str = "accuracy",
     contributions: Sequence[float] | Tensor | None = None, method_settings: Mapping[str, Any] | None = None,
     contribution: Mapping[str, Any] | None = None, execution: Mapping[str, Any] | None = None,
-    out: str | Path | None = None, listener: Listener | None = None, **training: Any,
+    out: str | Path | None = None, resume: bool = False, listener: Listener | None = None, **training: Any,
 ) -> Result:  # fmt: skip
     """Train a model on a federation and give every client its reward.
 
     `model` is any nn.Module, whose weights are the start, or a factory. `method` is a name, with
     `method_settings`, or a method object. Other keywords are settings of local training: steps or epochs,
     batch_size, lr, decay, clip, optimiser. `contributions` takes the place of the measured ones. `out` names a
-    run folder; `listener` hears of every tested round.
+    run folder; with `resume` a run that was interrupted there goes on. `listener` hears of every tested round.
     """
     if not isinstance(federation, Federation):
         example = "cofair.Federation(clients=[(x, y), ...], test=(x, y))"
@@ -61,12 +62,16 @@ def run(
     experiment = Experiment.from_dict(tables)
     if not isinstance(method, str):
         experiment = replace(experiment, method=method)
-    with choose.arithmetic(experiment.run.precision):
+    if resume and out is None:
+        raise UsageError("resume goes on with a run in a folder: name it with out.")
+    folder = None if out is None else RunFolder(Path(out), resume=resume)
+    with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
         prepared = prepare(
             experiment, federation=federation, model=model, contributions=_numbers(contributions),
             loss=None if isinstance(loss, str) else loss, metric=None if isinstance(metric, str) else metric,
+            measured=None if journal is None else journal.contributions,
         )  # fmt: skip
-        return carry_out(experiment, prepared, None if out is None else RunFolder(Path(out)), listener)
+        return carry_out(experiment, prepared, journal, listener)
 
 
 def _numbers(contributions: Sequence[float] | Tensor | None) -> Tensor | None:
@@ -78,33 +83,34 @@ def _numbers(contributions: Sequence[float] | Tensor | None) -> Tensor | None:
 
 def run_experiment(experiment: Experiment, folder: RunFolder | None = None, listener: Listener | None = None) -> Result:
     """Run an experiment that names its data and model."""
-    with choose.arithmetic(experiment.run.precision):
+    with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
         if listener is not None:
             listener("contributions", experiment.run.seed, None)
-        return carry_out(experiment, prepare(experiment), folder, listener)
+        prepared = prepare(experiment, measured=None if journal is None else journal.contributions)
+        return carry_out(experiment, prepared, journal, listener)
 
 
 def carry_out(
-    experiment: Experiment, prepared: Prepared, folder: RunFolder | None = None, listener: Listener | None = None
+    experiment: Experiment, prepared: Prepared, journal: Journal | None = None, listener: Listener | None = None
 ) -> Result:
-    """Run the experiment's method on what is prepared, writing and telling each tested round."""
+    """Run the experiment's method on what is prepared, or go on with it, writing and telling each tested round."""
     settings, known = experiment.to_toml(prepared.given), facts(prepared)
-    if folder is not None:
-        folder.begin(settings, known)
-    records: list[Record] = []
-    rewards = None
-    for record, delivered in loop(experiment.method, prepared):
-        records.append(record)
-        rewards = RewardModels(delivered, prepared.problem)
-        if folder is not None:
-            folder.record(record)
-        if listener is not None:
-            listener(experiment.method.name, experiment.run.seed, record)
-    assert rewards is not None  # the last round is always tested
+    past = Past() if journal is None else journal.begin(prepared, settings, known)
+    records, delivered = past.records, past.delivered
+    if delivered is None:
+        for tested in driven(experiment.method, prepared, past.position, None if journal is None else journal.keep):
+            records.append(tested.record)
+            delivered = tested.delivered
+            if journal is not None:
+                journal.tested(tested)
+            if listener is not None:
+                listener(experiment.method.name, experiment.run.seed, tested.record)
+    assert delivered is not None  # the last round is always tested
     outcome = outcome_of(experiment, prepared, records)
+    rewards = RewardModels(delivered, prepared.problem)
     result = Result(**vars(outcome), rewards=rewards, experiment_toml=settings, facts=known)
-    if folder is not None:
-        folder.finish(result.summary())
+    if journal is not None and past.delivered is None:
+        journal.finish(result.summary(), delivered)
     return result
 
 

@@ -6,13 +6,14 @@ its own; what is finished there is not computed again, so that a sweep can be in
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cofair.engine import choose
 from cofair.engine.exchange import ClientStates
@@ -20,11 +21,12 @@ from cofair.engine.lockstep import Lockstep, Request
 from cofair.errors import CofairError, UsageError
 from cofair.federation import datasets
 from cofair.federation.build import Pool
-from cofair.methods import Method
+from cofair.runs.earlier import same_begun, same_finished
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import RunFolder
 from cofair.runs.history import Record
-from cofair.runs.loop import Tested, Training, going
+from cofair.runs.journal import Journal
+from cofair.runs.loop import Tested, Trained, Training, going
 from cofair.runs.prepare import Prepared, measure_contributions, set_up
 from cofair.runs.result import Outcome
 from cofair.runs.run import facts, outcome_of
@@ -47,15 +49,7 @@ Told = Callable[[Job, Record | None, str | None], None]  # a tested round, or (N
 
 def unfinished(jobs: Iterable[Job]) -> list[Job]:
     """Return the jobs whose folders hold no finished run of the very same experiment."""
-    return [job for job in jobs if not _finished(job)]
-
-
-def _finished(job: Job) -> bool:
-    try:
-        same = (job.folder / "experiment.toml").read_text(encoding="utf-8") == job.experiment.to_toml()
-        return same and bool(json.loads((job.folder / "summary.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return False
+    return [job for job in jobs if not same_finished(job.folder, job.experiment)]
 
 
 def batches(jobs: Sequence[Job], workers: int = 1) -> list[list[Job]]:
@@ -110,53 +104,78 @@ def _pool(data: str, device: torch.device, dtype: torch.dtype, resize: int | Non
 
 def _run_part(jobs: Sequence[Job], pool: Pool, told: Told) -> None:
     """Run some experiments in lockstep from their contributions to their last round."""
-    ready = _prepared(jobs, pool)
+    begun = [(job, journal) for job in jobs if (journal := _journal(job, len(jobs), told)) is not None]
+    if begun:
+        _in_lockstep([job for job, _ in begun], [journal for _, journal in begun], pool, told)
+
+
+def _journal(job: Job, runs: int, told: Told) -> Journal | None:
+    """Return what writes a job's run, which goes on where it was interrupted; None where it cannot."""
+    goes_on = same_begun(job.folder, job.experiment) and not same_finished(job.folder, job.experiment)
+    folder = RunFolder(job.folder, overwrite=True, resume=goes_on)
+    try:
+        return Journal(folder, job.experiment, None, runs=runs)
+    except CofairError as error:
+        told(job, None, str(error))
+        return None
+
+
+def _in_lockstep(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool, told: Told) -> None:
+    ready = _prepared(jobs, journals, pool)
     clock = _shared_clock(len(jobs))
     runs, waiting = [], {}
-    for k, (job, prepared) in enumerate(zip(jobs, ready, strict=True)):
-        runs.append(_Going(job, prepared, clock, told))
+    for k, (job, journal, prepared) in enumerate(zip(jobs, journals, ready, strict=True)):
+        runs.append(_Going(job, journal, prepared, clock, told))
         waiting[k] = runs[k].go_on(None)
-    lockstep = Lockstep([prepared.problem for prepared in ready])
+    lockstep = Lockstep([prepared.problem for prepared in ready], [prepared.attack for prepared in ready])
     while asked := {k: training for k, training in waiting.items() if training is not None}:
         requests = [Request(k, training.rewards, training.clients, training.t) for k, training in asked.items()]
         answers = lockstep.train(requests)
         waiting = {k: runs[k].go_on(answer) for k, answer in zip(asked, answers, strict=True)}
 
 
-def _prepared(jobs: Sequence[Job], pool: Pool) -> list[Prepared]:
+def _prepared(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool) -> list[Prepared]:
     """Set up every run; those that differ only in their method share federation, server and contributions."""
     shared: dict[str, list[Job]] = {}
-    for job in jobs:
+    measured: dict[str, Tensor] = {}
+    for job, journal in zip(jobs, journals, strict=True):
         shared.setdefault(_setting(job.experiment), []).append(job)
+        if journal.contributions is not None:
+            measured[_setting(job.experiment)] = journal.contributions
     ready = {
         key: set_up(own[0].experiment, methods=[job.experiment.method for job in own], pool=pool)
         for key, own in shared.items()
     }
     untrained = [
         one for key, one in ready.items()
-        if one.experiment.contribution.measure not in _NEED_NO_TRAINING
+        if (one.experiment.contribution.measure not in _NEED_NO_TRAINING and key not in measured)
         or any(job.experiment.method.name == "standalone" for job in shared[key])
     ]  # fmt: skip
     if untrained:
         asked = [Request(k, one.alone, _NOTHING, 1) for k, one in enumerate(untrained)]
-        answers = Lockstep([one.problem for one in untrained]).train(asked)
+        lockstep = Lockstep([one.problem for one in untrained], [one.attack for one in untrained])
+        answers = lockstep.train(asked)
         for one, (uploads, _) in zip(untrained, answers, strict=True):
             one.server.take_alone(uploads)
-    for one in ready.values():
-        measure_contributions(one)
+    for key, one in ready.items():
+        measure_contributions(one, measured.get(key))
     return [replace(ready[_setting(job.experiment)], experiment=job.experiment) for job in jobs]
 
 
 class _Going:
     """One run of a batch, driven from training to training."""
 
-    def __init__(self, job: Job, prepared: Prepared, clock: Callable[[], float], told: Told) -> None:
-        self._job, self._prepared, self._told = job, prepared, told
+    def __init__(self, job: Job, journal: Journal, prepared: Prepared, clock: Callable[[], float], told: Told) -> None:
+        self._job, self._journal, self._prepared, self._told = job, journal, prepared, told
         self._records: list[Record] = []
-        self._folder = RunFolder(job.folder, overwrite=True)
-        self._folder.begin(job.experiment.to_toml(), facts(prepared, Lockstep.__name__))
-        method: Method[Any] = job.experiment.method
-        self._run = going(method, prepared, clock)
+        self._run = self._begun(clock)
+
+    def _begun(self, clock: Callable[[], float]) -> Generator[Training | Tested, Trained | None, None]:
+        """Begin, or go on, when the run is first driven, so that what is wrong there ends only this run."""
+        experiment, prepared = self._job.experiment, self._prepared
+        past = self._journal.begin(prepared, experiment.to_toml(), facts(prepared, Lockstep.__name__))
+        self._records += past.records
+        yield from going(experiment.method, prepared, clock, begun=past.position, keep=self._journal.keep)
 
     def go_on(self, trained: Any) -> Training | None:
         """Go on to the next training that this run waits for; None where it has ended or failed."""
@@ -164,13 +183,13 @@ class _Going:
             event = self._run.send(trained)
             while isinstance(event, Tested):
                 self._records.append(event.record)
-                self._folder.record(event.record)
+                self._journal.tested(event)
                 self._told(self._job, event.record, None)
                 event = next(self._run)
             return event
         except StopIteration:
             outcome: Outcome = outcome_of(self._job.experiment, self._prepared, self._records)
-            self._folder.finish(outcome.summary())
+            self._journal.finish(outcome.summary())
         except CofairError as error:  # one run that diverges does not end the others
             self._told(self._job, None, str(error))
         return None

@@ -3,6 +3,7 @@
 import multiprocessing
 import signal
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from cofair.errors import RunError
 from cofair.runs.history import Record
+from cofair.runs.lock import locked
 from cofair.runs.sweep import Job, Told, batches, check, run_batch
 
 _POLL = 0.5  # seconds between two looks whether a worker is still alive
@@ -24,11 +26,14 @@ def run_jobs(jobs: Sequence[Job], told: Told, *, workers: int = 1, load: Sequenc
     if not jobs:
         return
     parts = batches(jobs, workers)
-    if workers == 1 or len(parts) == 1:
-        for part in parts:
-            run_batch(part, told)
-        return
-    _share(parts, min(workers, len(parts)), told, load)
+    with ExitStack() as held:
+        for folder in sorted({job.folder.parent for job in jobs}):  # one lock for all runs, as files may be scarce
+            held.enter_context(locked(folder))
+        if workers == 1 or len(parts) == 1:
+            for part in parts:
+                run_batch(part, told)
+        else:
+            _share(parts, min(workers, len(parts)), told, load)
 
 
 @dataclass(frozen=True)
