@@ -1,6 +1,8 @@
 """What was measured, round by round: one JSON line for each tested round, written as the run goes."""
 
 import json
+import types
+import typing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,25 +36,47 @@ class Record:
 
     @classmethod
     def from_json(cls, line: str) -> "Record":
-        """Read a record from its line."""
+        """Read a record from its line; anything else than a record is a ValueError or a TypeError."""
         values: dict[str, Any] = json.loads(line)
-        return cls(**{"fairness": None, "validation": None, "reputation": None, **values})
+        record = cls(**{"fairness": None, "validation": None, "reputation": None, **values})
+        for name, hint in _HINTS.items():
+            if not _fits(getattr(record, name), hint):
+                raise TypeError(name)
+        return record
+
+
+_HINTS = typing.get_type_hints(Record)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Tell whether a value read from JSON is of a type."""
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(item, float) for item in value)
+    if typing.get_origin(hint) is dict:
+        return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
 def read_history(path: Path) -> list[Record]:
     """Read a history; a last line cut off by an interruption is left out, any other damage is an error."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
         raise RunError(f"Cannot read the history {path}: {error.strerror}.") from None
-    records = []
+    records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
             records.append(Record.from_json(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             if number == len(lines):  # no newline after it: the run was interrupted while writing
                 break
             raise RunError(f"Line {number} of the history {path} is damaged.") from None
+        if len(records) > 1 and records[-1].round <= records[-2].round:
+            raise RunError(f"Line {number} of the history {path} is out of place: rounds must rise.")
     return records

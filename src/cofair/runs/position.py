@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cofair.engine.exchange import ClientStates, Rewards, Uploads
+from cofair.engine.work import STAYS
 from cofair.methods.method import Server
 from cofair.runs.standing import Standing
 
@@ -37,7 +38,7 @@ class Tally:
         return Tally(
             self.downloaded + _download(server, rewards),
             self.held if masks is None else (*self.held, _share_of_holders(masks, rewards.participants)),
-            (*self.present, (t, uploads.present)),
+            self.present if rewards.work.phase in STAYS else (*self.present, (t, uploads.present)),
             (*self.refused, *own),
         )
 
