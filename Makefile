@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 
-.PHONY: demo test test-browser test-long bench format clean
+.PHONY: demo test test-browser test-long bench audit format clean
 
 demo: $(READY)
 	$(BIN)/cofair compare --data digits --scene pow --methods all --rounds 40 --seeds 2 --out demo --overwrite
@@ -34,6 +34,13 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.rounds
 	$(BIN)/python -m benchmarks.shapley
 	$(BIN)/python -m benchmarks.memory
+
+# known vulnerabilities of the versions that `make` installs; PyPI must be reachable, and no answer is a failure
+audit:
+	$(PYTHON) -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip install --quiet pip-audit || { \
+		echo "pip-audit cannot be installed here, so nothing was audited."; exit 1; }
+	$(VENV)/audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
