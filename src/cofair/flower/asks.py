@@ -1,0 +1,78 @@
+"""What an experiment asks of a participant beside its update: seen before joining, and refusable.
+
+The list is found by watching the method at work on a toy federation, so that it is true for methods of one's own as
+well. What is not on it can never be sent: a client refuses what its own settings do not allow.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from cofair.engine.exchange import ClientStates, Rewards, Uploads
+from cofair.engine.problem import Engine
+from cofair.errors import UsageError
+from cofair.federation.federation import Federation
+from cofair.models import build
+from cofair.runs.experiment import Experiment, TrainingSettings
+from cofair.runs.loop import rounds
+from cofair.runs.prepare import prepare
+
+EXPLAINED = {
+    "size": "how many samples it has",
+    "class_counts": "how many samples of each class it has",
+    "loss_before": "the mean loss of the model that it received on its samples, before it trains",
+    "batch_losses_before": "the losses of that model on batches of 64 of its samples, before it trains",
+}
+ROUNDS_WATCHED = 3
+
+
+@dataclass
+class _Watched:
+    """An engine that notes which statistics it is asked for."""
+
+    engine: Engine
+    seen: set[str]
+
+    def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
+        self.seen |= set(rewards.work.statistics)
+        return self.engine.train(rewards, states, t)
+
+
+def asked_by(experiment: Experiment) -> tuple[str, ...]:
+    """Return what an experiment asks of every participant beside its update, names as in `EXPLAINED`."""
+    if experiment.contribution.measure == "divergence":
+        raise UsageError(
+            "contribution.measure = 'divergence' reads the clients' samples, which never leave them: choose another."
+        )
+    toy = Experiment(
+        training=TrainingSettings(rounds=ROUNDS_WATCHED, steps=1, batch_size=4), method=experiment.method
+    ).with_run(device="cpu")
+    ready = prepare(toy, federation=_federation(), model=build("mlp", (4,), 2, hidden=(4, 4)), contributions=_BROUGHT)
+    seen = {"size"}
+    counts = ready.server.class_counts
+
+    def noted() -> Tensor:
+        seen.add("class_counts")
+        return counts()
+
+    ready.server.class_counts = noted
+    watched = replace(ready, engine=_Watched(ready.engine, seen))
+    for _ in rounds(toy.method, watched):
+        pass
+    if experiment.contribution.measure in ("diversity", "entropy"):
+        seen.add("class_counts")
+    return tuple(name for name in EXPLAINED if name in seen)
+
+
+_BROUGHT = torch.tensor([0.5, 0.6, 0.9], dtype=torch.float64)
+
+
+def _federation() -> Federation:
+    random = torch.Generator().manual_seed(0)
+
+    def samples(n: int) -> tuple[Tensor, Tensor]:
+        y = torch.arange(n) % 2
+        return torch.randn(n, 4, generator=random) + y[:, None], y
+
+    return Federation([samples(6), samples(8), samples(10)], validation=samples(12), test=samples(12), classes=2)

@@ -1,0 +1,195 @@
+"""The participant's side: a ClientApp around a model and data that stay where they are.
+
+A participant keeps the last model that it received, so that only what changed has to travel. After a restart it has
+lost that, says so, and is sent the model whole once.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor
+
+from cofair.engine.exchange import ClientStates, Rewards
+from cofair.engine.losses import Loss
+from cofair.engine.problem import first_line
+from cofair.errors import UsageError, nearest
+from cofair.federation.federation import Arrays
+from cofair.flower import memory, messages, wire
+from cofair.flower.asks import EXPLAINED
+from cofair.flower.local import Local, read_work
+from cofair.flower.settings import configured
+from cofair.flower.wire import RefusedError
+from cofair.runs.experiment import Experiment
+from cofair.runs.prepare import Model, Prepared, set_up
+
+LOG = logging.getLogger("flwr.cofair")
+Data = Callable[[Context], Any]  # (inputs, labels), or a data loader that yields such batches
+
+
+def client_app(
+    experiment: Path | Experiment, model: Model | None = None, data: Data | None = None, *,
+    loss: Loss | None = None, allow: Collection[str] | None = None,
+) -> ClientApp:  # fmt: skip
+    """Return a ClientApp that trains `model` on what `data(context)` returns: inputs and labels, or a data loader.
+
+    Without data the client is one of the experiment's own federation, the one with its `partition-id`: for trials on
+    data that everybody has. `allow` names what may be told beside updates (all, unless the node's setting `allow`
+    says otherwise); an experiment that asks for more is refused.
+    """
+    participant = Participant(experiment, model, data, loss, allow)
+    app = ClientApp()
+    app.query()(participant.join)
+    app.train()(participant.train)
+    return app
+
+
+@dataclass
+class Participant:
+    """Answers a server's messages."""
+
+    experiment: Path | Experiment
+    model: Model | None = None
+    data: Data | None = None
+    loss: Loss | None = None
+    allow: Collection[str] | None = None
+    _ready: dict[tuple[Any, ...], Local] = field(default_factory=dict)
+
+    def join(self, message: Message, context: Context) -> Message:
+        """Say who this is and what was asked, or refuse."""
+        return _answered(message, lambda: self._join(message, context))
+
+    def train(self, message: Message, context: Context) -> Message:
+        """Train on the reward that came and return the update."""
+        return _answered(message, lambda: self._train(message, context))
+
+    def _join(self, message: Message, context: Context) -> RecordDict:
+        asked = messages.config_of(message)
+        LOG.info("The server runs the method %r and asks for: %s", asked["method"], ", ".join(asked["asks"]))
+        self._check_allowed(asked["asks"], context)
+        x, y = self._samples(context)
+        name, classes = _name(context), asked["classes"] or None
+        told: dict[str, messages.Plain] = {"status": "ok", "name": name, "size": len(x), "model": ""}
+        if len(x):
+            told["model"] = self._local(context, (x, y), classes).model
+        if "class_counts" in asked["asks"] and classes is not None:
+            told["class_counts"] = torch.bincount(torch.as_tensor(y), minlength=classes).tolist()
+        return messages.content(told)
+
+    def _train(self, message: Message, context: Context) -> RecordDict:
+        asked = messages.config_of(message)
+        work, t = read_work(asked["work"]), asked["round"]
+        self._check_allowed(work.statistics, context)
+        local = self._local(context, None, asked["classes"] or None)
+        if asked["model"] != local.model:
+            raise RefusedError("the model here is not the server's: install the same app and versions on both sides")
+        layout = local.problem.layout
+        base = memory.base(context, asked["base"], layout.row(layout.prototype))
+        if base is None:
+            return messages.content({"status": "lost"})
+        rewards, scope, row = _received(message, asked, local, base, work)
+        remembered = memory.optimiser(context, local.problem.device)
+        uploads, states = local.train(rewards, ClientStates() if asked["memory"] == "none" else remembered, t)
+        update = uploads.updates[0]
+        scope = None if work.optimiser == "adam" else scope  # its momentum moves what this submodel leaves out as well
+        arrays = wire.pack(update, update != 0, scope)
+        arrays |= {name: values[0].reshape(-1).cpu().numpy() for name, values in uploads.statistics.items()}
+        memory.remember(context, asked["version"], row, update, states if asked["memory"] == "keep" else remembered)
+        return messages.content(
+            {"status": "ok", "round": t, "phase": work.phase, "model": local.model, "version": asked["version"]}, arrays
+        )
+
+    def _local(self, context: Context, data: Arrays | None, classes: int | None) -> Local:
+        experiment = configured(self.experiment, context.run_config)
+        key = (experiment.to_toml(), _name(context), context.node_id, classes)
+        if key not in self._ready:  # a process of its own for each message, or one for all of them
+            model = self.model
+            if model is None and self.data is None:
+                model = _whole(experiment).problem.layout.prototype
+            own = data or self._samples(context)
+            self._ready[key] = Local.of(experiment, _name(context), own, classes, model, self.loss)
+        return self._ready[key]
+
+    def _samples(self, context: Context) -> Arrays:
+        if self.data is not None:
+            return _joined(self.data(context))
+        federation = _whole(configured(self.experiment, context.run_config)).problem.federation
+        name = _name(context)
+        if name not in federation.names:
+            raise UsageError(f"The experiment has no client {name!r}: {nearest(name, federation.names)}")
+        own = federation.client(federation.names.index(name))
+        return own.x, own.y
+
+    def _check_allowed(self, asked: Collection[str], context: Context) -> None:
+        own = context.node_config.get("allow")
+        allowed = EXPLAINED if self.allow is None else self.allow
+        if own is not None:
+            allowed = str(own).replace(",", " ").split()
+            if unknown := [name for name in allowed if name not in EXPLAINED]:
+                raise UsageError(f"allow names {unknown[0]!r}: {nearest(unknown[0], EXPLAINED)}")
+        for name in asked:
+            if name not in allowed:
+                raise RefusedError(f"this participant does not allow {name!r}")
+
+
+def _answered(message: Message, answer: Callable[[], RecordDict]) -> Message:
+    """Reply; of an error only that there was one is told, since its text could hold data or file names."""
+    try:
+        reply = answer()
+    except RefusedError as refusal:
+        LOG.error("Refused: %s.", refusal)
+        reply = messages.content({"status": "refused", "reason": str(refusal)})
+    except Exception as error:
+        LOG.exception("Failed: %s", first_line(error))
+        reply = messages.content({"status": "failed"})
+    return Message(reply, reply_to=message)
+
+
+def _received(
+    message: Message, asked: dict[str, Any], local: Local, base: Tensor, work: Any
+) -> tuple[Rewards, Tensor | None, Tensor]:
+    """Return the reward of a message as that of a federation of one, what it may hold, and the row now held."""
+    device, choices = local.problem.device, asked["choices"]
+    K = 0 if local.problem.neurons is None else local.problem.neurons.count
+    allowed = wire.expected(base.numel(), base)
+    for name, count in (("neurons", K), ("step_masks", K * choices)):
+        allowed[name] = wire.Expected(np.dtype(np.uint8), (count + 7) // 8)
+    arrays = messages.arrays_of(message, allowed)
+    neurons = wire.from_bits(arrays["neurons"], K).to(device) if "neurons" in arrays else None
+    scope = local.parameter_mask(neurons)
+    row = wire.unpack(arrays, base, scope)
+    steps = None
+    if choices:
+        steps = wire.from_bits(arrays["step_masks"], K * choices).view(1, choices, K).to(device)
+    rewards = Rewards(
+        row[None], work, None if neurons is None else neurons[None], steps,
+        torch.tensor([choices], device=device) if choices else None
+    )  # fmt: skip
+    return rewards, scope, row
+
+
+def _name(context: Context) -> str:
+    name = context.node_config.get("name", context.node_config.get("partition-id"))
+    if name is None:
+        raise UsageError("A participant needs a name: --node-config 'name=\"…\"'.")
+    return str(name)
+
+
+def _joined(data: Any) -> Arrays:
+    """Return inputs and labels: those of a pair, or of all batches of a data loader."""
+    batches = [data] if isinstance(data, tuple) else list(data)
+    x, y = ([torch.as_tensor(part) for part in parts] for parts in zip(*batches, strict=True))
+    return torch.cat(x), torch.cat(y)
+
+
+@lru_cache(maxsize=1)
+def _whole(experiment: Experiment) -> Prepared:
+    """Return the whole federation of an experiment whose data everybody has."""
+    return set_up(experiment, methods=[])

@@ -1,0 +1,168 @@
+"""The engine of a real federation: a training is one message to each node, and what they answer.
+
+The loop, the methods and the run folder are those of every other engine. Here is only what the network adds: deadlines,
+absent nodes, answers that cannot be used, and what each node holds already.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from flwr.app import Message
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from cofair.engine.exchange import ClientStates, Rewards, Uploads
+from cofair.engine.problem import Problem
+from cofair.errors import RunError
+from cofair.flower import messages, wire
+from cofair.flower.exchange import exchange
+from cofair.flower.federation import identities
+from cofair.flower.gathering import Gathering
+from cofair.flower.local import fingerprint, memory_of, work_text
+from cofair.flower.settings import Waiting
+from cofair.flower.traffic import Traffic
+from cofair.flower.wire import RefusedError
+
+LOG = logging.getLogger("flwr.cofair")
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a node holds: a row (D,) by its version, and the same after the training that it answered."""
+
+    version: str
+    row: Tensor
+    trained: Tensor | None = None
+
+
+@dataclass
+class GridEngine:
+    """Trains clients that are other people's computers."""
+
+    problem: Problem
+    grid: Grid
+    clients: Sequence[str]  # what client i is recognised by
+    waiting: Waiting
+    traffic: Traffic
+    _held: dict[int, Held] = field(default_factory=dict)
+    _strangers: set[str] = field(default_factory=set)
+    _sent: int = 0
+
+    def __post_init__(self) -> None:
+        self._model = fingerprint(self.problem)
+        self._session = os.urandom(4).hex()  # so that nobody takes a model of an earlier server for this one's
+
+    def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
+        """Hand out the rewards and return what came back by the deadline; optimisers' memory stays with the clients."""
+        self.problem.check_masks(rewards)
+        asked = self.problem.federation.present(rewards.participants).nonzero().flatten().tolist()
+        for number in range(1, self.waiting.tries + 1):
+            uploads = self._round(rewards, asked, t)
+            if not asked or bool(uploads.present.any()) or uploads.refused:
+                return uploads, states
+            LOG.warning("Round %d: nobody answered (%d of %d tries).", t, number, self.waiting.tries)
+        raise RunError(
+            f"Nobody answered in round {t}, {self.waiting.tries} times within {self.waiting.round_seconds:g} s: "
+            "see whether the SuperNodes are running."
+        )
+
+    def _round(self, rewards: Rewards, asked: Sequence[int], t: int) -> Uploads:
+        until = time.monotonic() + self.waiting.round_seconds
+        scopes = self._scopes(rewards)
+        nodes = self._nodes(t)
+        left = [i for i in asked if i in nodes]
+        for i in set(asked) - set(left):
+            LOG.warning("Round %d: client %r is absent.", t, self.problem.federation.names[i])
+        uploads = Gathering(self.problem, rewards, t)
+        for _ in range(2):  # whoever lost what it held is sent the model whole, once
+            posted = {i: self._posted(i, nodes[i], rewards, scopes, t) for i in left}
+            for i in posted:
+                self._held.pop(i, None)  # unknown until it answers
+            replies = exchange(
+                self.grid, {i: message for i, (message, _) in posted.items()}, until, self.waiting.poll_seconds
+            )
+            lost = []
+            for i in left:
+                if i not in replies:
+                    LOG.warning("Round %d: client %r did not answer in time.", t, self.problem.federation.names[i])
+                elif messages.says_lost(replies[i]):
+                    lost.append(i)
+                else:
+                    self._take(i, replies[i], posted[i][1], uploads, scopes)
+            left = lost
+        return uploads.uploads()
+
+    def _nodes(self, t: int) -> dict[int, int]:
+        """Return the node of every client that is there."""
+        there = identities(self.grid)
+        for stranger in there.keys() - set(self.clients) - self._strangers:
+            LOG.warning("Round %d: %s is new; who comes after the start takes part from the next run on.", t, stranger)
+            self._strangers.add(stranger)
+        return {i: there[identity] for i, identity in enumerate(self.clients) if identity in there}
+
+    def _take(self, i: int, reply: Message, held: Held, uploads: Gathering, scopes: Tensor | None) -> None:
+        """Take an answer, or refuse it with a reason."""
+        self.traffic.received(i, reply.content)
+        try:
+            update = uploads.take(i, reply, self._model, held.version, None if scopes is None else scopes[i])
+        except RefusedError as refusal:
+            LOG.warning(
+                "Round %d: the answer of client %r is refused: %s.",
+                uploads.t,
+                self.problem.federation.names[i],
+                refusal,
+            )
+            uploads.refused[i] = str(refusal)
+            return
+        self._held[i] = Held(held.version, held.row, held.row + update)
+
+    def _scopes(self, rewards: Rewards) -> Tensor | None:
+        """Return what each client may hold (N, D); None where everybody may hold everything."""
+        if rewards.neuron_masks is None or self.problem.neurons is None:
+            return None
+        return self.problem.neurons.parameter_mask(rewards.neuron_masks)
+
+    def _posted(self, i: int, node: int, rewards: Rewards, scopes: Tensor | None, t: int) -> tuple[Message, Held]:
+        """Return the message to client i, and what it will hold then."""
+        row = rewards.parameters if rewards.parameters.dim() == 1 else rewards.parameters[i]
+        scope = None if scopes is None else scopes[i]
+        base, start = self._nearest(i, row, scope)
+        changed = torch.ones_like(row, dtype=torch.bool) if not base else row != start
+        if scope is not None:
+            changed &= scope
+        arrays = wire.pack(row, changed, scope)
+        choices = 0
+        if rewards.neuron_masks is not None:
+            arrays["neurons"] = wire.bits(rewards.neuron_masks[i])
+        if rewards.step_masks is not None and rewards.step_choices is not None:
+            choices = int(rewards.step_choices[i])
+            arrays["step_masks"] = wire.bits(rewards.step_masks[i, :choices])
+        self._sent += 1
+        version = f"{self._session}.{self._sent}"
+        content = messages.content(
+            {
+                "round": t, "work": work_text(rewards.work), "model": self._model, "base": base, "version": version,
+                "choices": choices, "memory": memory_of(rewards),
+                "classes": self.problem.federation.classes or 0,
+            },
+            arrays,
+        )  # fmt: skip
+        self.traffic.sent(i, content)
+        seconds = 2 * self.waiting.round_seconds  # after that nobody would read an answer
+        message = Message(content, node, "train", ttl=seconds, group_id=str(t))
+        return message, Held(version, torch.where(changed, row, start))
+
+    def _nearest(self, i: int, row: Tensor, scope: Tensor | None) -> tuple[str, Tensor]:
+        """Return what client i holds that is nearest to a row: its last model, or that after its own training."""
+        held = self._held.get(i)
+        if held is None:
+            return "", torch.zeros_like(row)
+        options = [(held.version, held.row)]
+        if held.trained is not None:
+            options.append((held.version + "+", held.trained))
+        differing = [int((row != own).sum() if scope is None else ((row != own) & scope).sum()) for _, own in options]
+        return options[differing.index(min(differing))]

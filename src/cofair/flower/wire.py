@@ -1,0 +1,106 @@
+"""Rows of parameters as they travel: only the entries that are sent, and where they stand.
+
+A row is sent within a scope, the entries that its client may hold. Of these only some may be sent, because the other
+side has the rest already: they travel as values with a bitmap over the scope or with indices into it, whichever is
+smaller, and with neither where all of them are sent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+VALUES, BITMAP, INDICES = "values", "bitmap", "indices"
+
+
+class RefusedError(Exception):
+    """What came over the wire cannot be used; the text says why."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a sender may put into an array: its type, and the most bytes of numbers."""
+
+    dtype: np.dtype[Any]
+    most: int
+
+
+def pack(row: Tensor, chosen: Tensor, scope: Tensor | None = None) -> Arrays:
+    """Return the chosen entries (D,) of a row as arrays; all of them lie in the scope (D,), by default everything."""
+    within = chosen if scope is None else chosen[scope]
+    values = {VALUES: row[chosen].cpu().numpy()}
+    count, sent = within.numel(), len(values[VALUES])
+    if sent == count:
+        return values
+    if 4 * sent < (count + 7) // 8:
+        return {**values, INDICES: within.nonzero().flatten().to(torch.int32).cpu().numpy()}
+    return {**values, BITMAP: bits(within)}
+
+
+def unpack(arrays: Mapping[str, np.ndarray[Any, Any]], base: Tensor, scope: Tensor | None = None) -> Tensor:
+    """Return a base row (D,) with the entries that were sent in their places; refuses what does not fit."""
+    row = base.clone()
+    count = row.numel() if scope is None else int(scope.sum())
+    if VALUES not in arrays:
+        raise RefusedError("it holds no values")
+    values = _tensor(arrays[VALUES], row)
+    if BITMAP in arrays and INDICES in arrays:
+        raise RefusedError("it holds a bitmap and indices, of which one is too many")
+    if BITMAP in arrays:
+        where = from_bits(arrays[BITMAP], count).to(row.device)
+    elif INDICES in arrays:
+        where = _from_indices(arrays[INDICES], count).to(row.device)
+    else:
+        where = torch.ones(count, dtype=torch.bool, device=row.device)
+    if len(values) != int(where.sum()):
+        raise RefusedError(f"it holds {len(values)} values for {int(where.sum())} places")
+    if scope is None:
+        row[where] = values
+    else:
+        row[scope.nonzero().flatten()[where]] = values
+    return row
+
+
+def expected(count: int, like: Tensor) -> dict[str, Expected]:
+    """Return what the arrays of a row within a scope of so many entries may be."""
+    return {
+        VALUES: Expected(np.dtype(str(like.dtype).removeprefix("torch.")), count * like.element_size()),
+        BITMAP: Expected(np.dtype(np.uint8), (count + 7) // 8),
+        INDICES: Expected(np.dtype(np.int32), (count + 7) // 8),
+    }
+
+
+def bits(mask: Tensor) -> np.ndarray[Any, Any]:
+    """Return a mask of any shape as one bit an entry."""
+    return np.packbits(mask.flatten().cpu().numpy())
+
+
+def from_bits(packed: np.ndarray[Any, Any], count: int) -> Tensor:
+    """Return the mask (count,) that was packed."""
+    if packed.dtype != np.uint8 or packed.shape != ((count + 7) // 8,):
+        raise RefusedError(f"its bitmap is not one bit for each of {count} entries")
+    return torch.from_numpy(np.unpackbits(packed, count=count).view(np.bool_))
+
+
+def _from_indices(indices: np.ndarray[Any, Any], count: int) -> Tensor:
+    if indices.dtype != np.int32 or indices.ndim != 1:
+        raise RefusedError("its indices are not a list of integers")
+    rising = len(indices) == 0 or (indices[0] >= 0 and indices[-1] < count and bool((np.diff(indices) > 0).all()))
+    if not rising:
+        raise RefusedError(f"its indices do not rise from 0 to {count - 1}")
+    where = torch.zeros(count, dtype=torch.bool)
+    where[torch.from_numpy(indices.astype(np.int64))] = True
+    return where
+
+
+def _tensor(values: np.ndarray[Any, Any], like: Tensor) -> Tensor:
+    if values.ndim != 1:
+        raise RefusedError(f"its values have shape {values.shape} and are not a list")
+    tensor = torch.from_numpy(values.copy())  # what arrives is read-only memory
+    if tensor.dtype != like.dtype:
+        raise RefusedError(f"its values have type {tensor.dtype} and not {like.dtype}")
+    return tensor.to(like.device)

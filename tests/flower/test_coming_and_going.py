@@ -1,0 +1,192 @@
+"""Clients that are late, go, come back, forget or refuse: rounds go on, and nothing waits for ever."""
+
+import logging
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from flwr.app import RecordDict
+
+from cofair.errors import RunError, UsageError
+from cofair.flower import messages
+from cofair.flower.client import client_app
+from cofair.flower.settings import Waiting, waiting
+from cofair.runs.folder import RunFolder
+from tests.flower.federations import SOON, experiment, grid_of, mlp, node_of, served, shares, simulated
+
+
+@pytest.fixture(autouse=True)
+def log(caplog):
+    caplog.set_level(logging.INFO, logger="flwr.cofair")
+    logging.getLogger("flwr").propagate = True
+    return caplog
+
+
+def while_round(grid, client, happens):
+    """Let something happen whenever a client is asked to train: `happens(round, node)` may take it away."""
+    node = node_of(grid, client)
+    honest = node.app
+
+    def app(message, context):
+        told = messages.config_of(message)
+        if message.metadata.message_type == "train" and told["memory"] != "none":
+            happens(told["round"], node)
+        return honest(message, context)
+
+    node.app = app
+    return grid
+
+
+@pytest.mark.parametrize("name", ["cgsv", "fedrac"])
+def test_an_absent_client_is_missed_only_while_it_is_absent(name):
+    chosen = experiment(name, last=5)
+    grid = grid_of(chosen)
+
+    def leave(t, _):
+        node_of(grid, 3).online = t not in (2, 3)
+
+    while_round(grid, 0, leave)  # client 0 is asked first: client 3 leaves while round 2 goes on, returns during 4
+    result = served(chosen, grid)
+    records, _ = simulated(chosen, present=lambda t, i: i != 3 or t not in (2, 3, 4))
+    for one, other in zip(result.history, records, strict=True):
+        assert one.accuracies == pytest.approx(other.accuracies)
+        assert one.reputation == pytest.approx(other.reputation)
+
+
+def test_a_client_that_lost_its_memory_is_sent_its_model_whole_once(log):
+    chosen = experiment("cgsv", last=4)
+    grid = grid_of(chosen)
+    grid.watch = True
+
+    def forget(t, node):
+        if t == 3:
+            node.context.state = RecordDict()
+
+    result = served(chosen, while_round(grid, 1, forget))
+    assert [r.accuracies for r in result.history] == [r.accuracies for r in simulated(chosen)[0]]
+    sent = [m for m in grid.seen[::2] if m.metadata.dst_node_id == 101 and m.metadata.group_id == "3"]
+    assert [bool(messages.config_of(m)["base"]) for m in sent] == [True, False]
+    whole = sum(parameter.numel() for parameter in mlp().parameters())
+    assert sent[1].content.array_records["arrays"]["values"].shape == (whole,)
+
+
+def test_who_does_not_allow_what_is_asked_is_absent_and_says_so(log):
+    chosen = experiment("q-ffl", last=2)
+    grid = grid_of(chosen)
+    node_of(grid, 1).context.node_config["allow"] = "size"
+    wait = replace(SOON, minimum=3)
+    result = served(chosen, grid, wait)
+    assert result.names == ("0", "2", "3")
+    assert "Refused: this participant does not allow 'loss_before'." in log.messages
+    assert any("does not take part: this participant does not allow 'loss_before'" in line for line in log.messages)
+
+
+def test_a_server_that_asks_for_more_than_it_declared_gets_nothing(monkeypatch):
+    monkeypatch.setattr("cofair.flower.server.asked_by", lambda _: ("size",))
+    chosen = experiment("q-ffl", last=2)
+    grid = grid_of(chosen, node={"allow": "size"})
+    with pytest.raises(RunError, match="does not allow 'loss_before'"):
+        served(chosen, grid)
+
+
+def test_a_run_does_not_start_without_those_that_it_needs():
+    chosen = experiment(last=2)
+    grid = grid_of(chosen)
+    node_of(grid, 0).online = False
+    began = time.monotonic()
+    with pytest.raises(RunError, match=r"3 participants joined within 0\.2 s, of 4"):
+        served(chosen, grid)
+    assert time.monotonic() - began < 10
+    assert served(chosen, grid, replace(SOON, minimum=2)).names == ("1", "2", "3")
+
+
+def test_a_run_ends_in_a_sentence_when_nobody_answers_any_more():
+    chosen = experiment(last=3)
+    grid = grid_of(chosen)
+
+    def everybody_leaves(t, _):
+        for node in grid.nodes.values():
+            node.online = t < 2
+
+    while_round(grid, 0, everybody_leaves)
+
+    with pytest.raises(RunError, match="Nobody answered in round 3, 2 times"):
+        served(chosen, grid)
+
+
+def test_two_participants_of_one_name_are_not_both_taken(log):
+    chosen = experiment(last=2)
+    grid = grid_of(chosen)
+    node_of(grid, 3).context.node_config["name"] = "0"
+    assert served(chosen, grid, replace(SOON, minimum=3)).names == ("0", "1", "2")
+    assert any("there is a participant '0' already" in line for line in log.messages)
+
+
+def test_another_model_or_other_data_does_not_join(log):
+    chosen = experiment(last=2)
+    grid = grid_of(chosen)
+    clients, _, _ = shares()
+
+    def wider():
+        return torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.ReLU(), torch.nn.Linear(9, 3))
+
+    node_of(grid, 0).app = client_app(chosen, wider, lambda _: clients[0])
+    node_of(grid, 1).app = client_app(chosen, mlp, lambda _: (clients[1][0], clients[1][1] + 77))
+    assert served(chosen, grid, replace(SOON, minimum=2)).names == ("2", "3")
+    told = "\n".join(line for line in log.messages if "does not take part" in line)
+    assert "its model is not the server's" in told
+    assert "its own log says why" in told
+    assert "79" not in told  # a label stays where it is
+    assert any("labels" in line for line in log.messages)  # its own log says why
+
+
+def test_a_newcomer_waits_for_the_next_run(log):
+    chosen = experiment("fedavg", last=4)
+    grid = grid_of(chosen)
+    node_of(grid, 3).online = False
+
+    def arrive(t, _):
+        node_of(grid, 3).online = t >= 2
+
+    result = served(chosen, while_round(grid, 0, arrive), replace(SOON, clients=3))
+    assert result.names == ("0", "1", "2")
+    assert sum("takes part from the next run on" in line for line in log.messages) == 1
+
+
+def test_an_empty_client_is_never_asked():
+    chosen = experiment("fedavg", last=2)
+    clients, _, _ = shares()
+    grid = grid_of(chosen)
+    nothing = (clients[0][0][:0], clients[0][1][:0])
+    node_of(grid, 0).app = client_app(chosen, mlp, lambda _: nothing)
+    result = served(chosen, grid)
+    assert result.sizes == (0, 30, 70, 20)
+
+
+@pytest.mark.parametrize("name", ["fedrac", "cgsv", "fedavg"])
+def test_a_restarted_server_goes_on_where_it_was(name, tmp_path):
+    chosen = experiment(name, last=5, run={"checkpoint_every": 1})
+    grid = grid_of(chosen)
+
+    class KilledError(Exception):
+        pass
+
+    def listener(_method, _seed, record):
+        if record is not None and record.round == 3:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        served(chosen, grid, folder=RunFolder(tmp_path / "run"), listener=listener)
+    for node in grid.nodes.values():
+        node.context.state = RecordDict()  # a new run has a new context
+    result = served(chosen, grid, folder=RunFolder(tmp_path / "run", resume=True))
+    whole = served(chosen, grid_of(chosen))
+    assert [r.accuracies for r in result.history] == [r.accuracies for r in whole.history]
+    assert [r.reputation for r in result.history] == [r.reputation for r in whole.history]
+
+
+def test_waiting_is_read_from_a_run_and_checked():
+    assert waiting({"round-seconds": 30, "clients": 3, "out": "x"}) == Waiting(clients=3, round_seconds=30.0)
+    with pytest.raises(UsageError, match="round_seconds must be above 0"):
+        waiting({"round-seconds": 0})
