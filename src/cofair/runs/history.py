@@ -26,7 +26,6 @@ class Record:
     allocation: list[float] | None = None
     promised: list[float] | None = None  # accuracies that the method owes, where it makes promises
     validated: list[float] | None = None  # what it found on the validation set when it delivered
-
     # client: why an upload of it was refused since the record before; the last reason of each
     refused: dict[str, str] | None = None
 

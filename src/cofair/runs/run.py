@@ -30,14 +30,16 @@ def run(
     loss: Loss | str = "cross_entropy", metric: Callable[[Tensor, Tensor], float | Tensor] | str = "accuracy",
     contributions: Sequence[float] | Tensor | None = None, method_settings: Mapping[str, Any] | None = None,
     contribution: Mapping[str, Any] | None = None, execution: Mapping[str, Any] | None = None,
+    participation: Mapping[str, Any] | None = None, attack: Mapping[str, Any] | None = None,
+    defence: Mapping[str, Any] | None = None,
     out: str | Path | None = None, resume: bool = False, listener: Listener | None = None, **training: Any,
 ) -> Result:  # fmt: skip
     """Train a model on a federation and give every client its reward.
 
     `model` is any nn.Module, whose weights are the start, or a factory. `method` is a name, with
     `method_settings`, or a method object. Other keywords are settings of local training: steps or epochs,
-    batch_size, lr, decay, clip, optimiser. `contributions` takes the place of the measured ones. `out` names a
-    run folder; with `resume` a run that was interrupted there goes on. `listener` hears of every tested round.
+    batch_size, lr, decay, clip, optimiser. `contributions` takes the place of the measured ones. The other tables
+    of an experiment go by their names: `contribution`, `participation`, `attack`, `defence`. `out` names a run folder; with `resume` a run that was interrupted there goes on. `listener` hears of every tested round.
     """
     if not isinstance(federation, Federation):
         example = "cofair.Federation(clients=[(x, y), ...], test=(x, y))"
@@ -48,6 +50,9 @@ def run(
         "training": {"rounds": rounds, **training},
         "contribution": dict(contribution or {}),
         "run": {"seed": seed, **(execution or {})},
+        "participation": dict(participation or {}),
+        "attack": dict(attack or {}),
+        "defence": dict(defence or {}),
     }
     named = {"loss": loss, "metric": metric}
     for name, choice in named.items():
@@ -136,7 +141,7 @@ def facts(prepared: Prepared, engine: str | None = None) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "engine": engine or type(prepared.engine).__name__,
+        "engine": engine or type(getattr(prepared.engine, "engine", prepared.engine)).__name__,
         "given": sorted(prepared.given),
         "model": type(prepared.problem.layout.prototype).__name__,
         "seed": prepared.problem.seed,
@@ -144,4 +149,5 @@ def facts(prepared: Prepared, engine: str | None = None) -> dict[str, Any]:
         "clients": list(federation.names),
         "samples": federation.sizes.tolist(),
         "contributions": prepared.server.contributions.tolist(),
+        **({} if prepared.attack is None else {"attackers": [federation.names[i] for i in prepared.attack.attackers]}),
     }
