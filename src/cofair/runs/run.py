@@ -39,7 +39,8 @@ def run(
     `model` is any nn.Module, whose weights are the start, or a factory. `method` is a name, with
     `method_settings`, or a method object. Other keywords are settings of local training: steps or epochs,
     batch_size, lr, decay, clip, optimiser. `contributions` takes the place of the measured ones. The other tables
-    of an experiment go by their names: `contribution`, `participation`, `attack`, `defence`. `out` names a run folder; with `resume` a run that was interrupted there goes on. `listener` hears of every tested round.
+    of an experiment go by their names: `contribution`, `participation`, `attack`, `defence`. `out` names a run folder;
+    with `resume` a run that was interrupted there goes on. `listener` hears of every tested round.
     """
     if not isinstance(federation, Federation):
         example = "cofair.Federation(clients=[(x, y), ...], test=(x, y))"
