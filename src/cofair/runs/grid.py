@@ -37,7 +37,8 @@ class Point:
         for key, value in self.varied.items():
             short = key.partition(".")[2]
             parts.append(str(value) if short in ("data", "scene", "name") else f"{short}{value}")
-        return "-".join("".join(c if c.isalnum() or c in ".-" else "_" for c in part) for part in parts) or "run"
+        text = "-".join("".join(c if c.isalnum() or c in ".-" else "_" for c in part) for part in parts)
+        return text.lstrip(".") or "run"  # so that no value makes it the folder above
 
 
 def read_grid(tables: Mapping[str, Any], overrides: tuple[str, ...] = ()) -> list[Point]:

@@ -249,3 +249,17 @@ def test_names_that_climb_and_links_in_an_archive_write_and_read_nothing_outside
     with pytest.raises(UsageError, match=r"has no data_batch_2\.bin"):
         datasets.get("cifar10", from_path=hostile)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("where", ["../secret_1.JPEG", "{outside}/secret_1.JPEG"])
+def test_names_in_a_data_sets_own_lists_do_not_lead_out_of_its_folder(small, folder, tmp_path, where):
+    small("tiny-imagenet", 2, 1, class_names=("",))
+    x = np.zeros((2, 64, 64, 3), np.uint8)
+    root = files.tiny_imagenet(folder, x, np.zeros(2), x[:1], np.array([0]), ("n01",))
+    for name in (tmp_path / "secret_1.JPEG", root / "val" / "secret_1.JPEG"):
+        name.write_bytes(next((root / "val" / "images").iterdir()).read_bytes())
+    annotations = root / "val" / "val_annotations.txt"
+    line = annotations.read_text().split("\t", 1)[1]
+    annotations.write_text(where.format(outside=tmp_path) + "\t" + line)
+    with pytest.raises(RunError, match="names a file outside of itself"):
+        datasets.get("tiny-imagenet", from_path=folder)

@@ -77,16 +77,23 @@ class Folder(Files):
 
     def under(self, prefix: str) -> list[str]:
         """The files directly in a folder, sorted."""
-        place = self.path / prefix
+        place = self._inside(prefix)
         return sorted(f"{prefix}/{p.name}" for p in place.iterdir() if p.is_file()) if place.is_dir() else []
 
     def size(self, member: str) -> int:
         """Bytes of a file."""
-        return (self.path / member).stat().st_size
+        return self._inside(member).stat().st_size
 
     def open(self, member: str) -> IO[bytes]:
         """A file's bytes."""
-        return (self.path / member).open("rb")
+        return self._inside(member).open("rb")
+
+    def _inside(self, member: str) -> Path:
+        """Where a member lies; names that a data set's own lists give must not lead out of the folder."""
+        named = PurePosixPath(member)
+        if named.is_absolute() or ".." in named.parts:
+            raise ValueError(f"it names a file outside of itself: {member}")
+        return self.path / named
 
 
 class _Archive(Files):
