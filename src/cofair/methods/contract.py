@@ -66,18 +66,17 @@ class Contract(SubmodelMethod):
         """Order the neurons, and find for each client the submodel that meets its promise."""
         frequency = state.record + state.trained if t > 2 else state.record  # whole models are not counted
         state = replace(state, record=frequency)
-        calibration = self.calibrated(server, state, self.pack)
+        scorer, order = server.validation, frequency.argsort(stable=True)  # the least trained first
+        calibration = calibrate(scorer, state.parameters, order, server.contributions, self.promise(), self.pack)
         return replace(state, granted=calibration.masks, reputation=calibration.promised)
 
     def delivered(self, server: Server, state: Submodels) -> Delivered:
-        """Deliver the current model, calibrated now and more finely."""
-        calibration = self.calibrated(server, state, self.pack_delivered)
+        """Deliver the current model: what was granted for the next round is calibrated on it, here more finely."""
+        scorer, order = server.validation, state.record.argsort(stable=True)
+        calibration = calibrate(
+            scorer, state.parameters, order, server.contributions, self.promise(), self.pack_delivered, state.granted
+        )
         return Delivered(state.parameters, calibration.masks, calibration.promised, calibration.validated)
-
-    def calibrated(self, server: Server, state: Submodels, pack: int) -> "Calibration":
-        """Return the nested submodels of the current model that meet the promises."""
-        order = state.record.argsort(stable=True)  # the least trained first
-        return calibrate(server.validation, state.parameters, order, server.contributions, self.promise(), pack)
 
 
 @dataclass(frozen=True)
@@ -90,36 +89,43 @@ class Calibration:
 
 
 def calibrate(
-    scorer: Scorer, base: Tensor, order: Tensor, contributions: Tensor, curve: Curve, pack: int
-) -> Calibration:
+    scorer: Scorer, base: Tensor, order: Tensor, contributions: Tensor, curve: Curve, pack: int,
+    granted: Tensor | None = None,
+) -> Calibration:  # fmt: skip
     """Find for each client the prefix of an order (K,) whose accuracy is closest to its promise.
 
-    Prefixes are scored coarsely first, then ever more finely around what fits each client best, so that a wide model
-    costs little more than a small one. Who brings most gets everything.
+    Prefixes are scored coarsely first, then ever more finely towards each promise, so that a wide model costs little
+    more than a small one; with prefixes `granted` (N, K) before, only next to these. Who brings most gets everything.
     """
     K = len(order)
-    step = max(pack, -(-K // _COARSE))
-    sizes = sorted({*range(step, K, step), K})
-    accuracy = dict(zip(sizes, _accuracies(scorer, base, order, sizes), strict=True))
+    step = pack * (-(-K // (_COARSE * pack)) if granted is None else 2)
+    known = range(step, K, step) if granted is None else granted.sum(1).tolist()
+    accuracy = _scored(scorer, base, order, {*known, K}, {})
     promised = curve(contributions, accuracy[K])
-    owed = promised.tolist()
     while step > pack:
-        finer = max(pack, step // _FINER)
-        near = {_closest(accuracy, a) + shift for a in set(owed) for shift in range(-step + finer, step, finer)}
-        fresh = sorted(size for size in near if pack <= size < K and size not in accuracy)
-        accuracy.update(zip(fresh, _accuracies(scorer, base, order, fresh), strict=True))
+        finer = pack * max(1, step // (_FINER * pack))
+        wanted = {size for owed in promised.tolist() for size in _towards(accuracy, owed, step, finer) if size < K}
+        accuracy |= _scored(scorer, base, order, {size for size in wanted if size >= pack}, accuracy)
         step = finer
-    best = float(contributions.max())
-    counts = [K if c == best else _closest(accuracy, a) for c, a in zip(contributions.tolist(), owed, strict=True)]
+    best, brought, owed = float(contributions.max()), contributions.tolist(), promised.tolist()
+    counts = [K if c == best else _closest(accuracy, a) for c, a in zip(brought, owed, strict=True)]
     validated = torch.tensor([accuracy[count] for count in counts], dtype=promised.dtype, device=promised.device)
     return Calibration(prefix_masks(order, torch.tensor(counts)), promised, validated)
 
 
-def _accuracies(scorer: Scorer, base: Tensor, order: Tensor, sizes: list[int]) -> list[float]:
-    if not sizes:
-        return []
-    scores: list[float] = scorer.prefixes(base, order, torch.tensor(sizes)).metric.double().tolist()
-    return scores
+def _scored(scorer: Scorer, base: Tensor, order: Tensor, sizes: set[int], known: dict[int, float]) -> dict[int, float]:
+    """Return the accuracies of prefixes that are not known yet."""
+    fresh = sorted(size for size in sizes if size not in known)
+    if not fresh:
+        return {}
+    return dict(zip(fresh, scorer.prefixes(base, order, torch.tensor(fresh)).metric.double().tolist(), strict=True))
+
+
+def _towards(accuracy: dict[int, float], owed: float, step: int, finer: int) -> list[int]:
+    """Return sizes between the best fit so far and the next one on the side of the promise."""
+    best = _closest(accuracy, owed)
+    side = 1 if accuracy[best] < owed else -1
+    return [best + side * shift for shift in range(finer, step, finer)]
 
 
 def _closest(accuracy: dict[int, float], owed: float) -> int:
