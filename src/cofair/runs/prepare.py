@@ -2,21 +2,20 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cofair import metrics, models, randomness
-from cofair.contributions import measure
-from cofair.engine import choose, door, losses
+from cofair.engine import choose, losses
 from cofair.engine.attacks import Attack, AttackedEngine
-from cofair.engine.exchange import ClientStates, Delivered, Rewards, Uploads
+from cofair.engine.exchange import ClientStates, Rewards, Uploads
 from cofair.engine.layout import Layout
-from cofair.engine.problem import Engine, Problem, first_line
+from cofair.engine.problem import Problem, first_line
 from cofair.engine.scoring import Scorer
-from cofair.engine.work import ALONE, STAYS
+from cofair.engine.work import ALONE
 from cofair.errors import CofairError, UsageError
 from cofair.federation import datasets
 from cofair.federation.attackers import attackers, with_flipped_labels, with_identities
@@ -26,60 +25,12 @@ from cofair.methods import Method, Server
 from cofair.methods.aggregation import Rule
 from cofair.neurons.map import NeuronMap
 from cofair.runs.cells import LAST_ROUNDS
-from cofair.runs.defence import defended
 from cofair.runs.experiment import Experiment
 from cofair.runs.participation import Participation
-from cofair.runs.standing import Standing
+from cofair.runs.prepared import Prepared as Prepared
+from cofair.runs.prepared import checked, measured_by
 
 Model = nn.Module | Callable[[], nn.Module]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What all methods of one seed share: the problem, who trains, who tests, what everybody brings."""
-
-    experiment: Experiment
-    problem: Problem
-    engine: Engine
-    tester: Scorer
-    server: Server
-    given: frozenset[str]  # what did not come from the experiment's settings
-    alone: Rewards  # what clients are handed to train by themselves
-    participation: Participation
-    attack: Attack | None = None
-
-    def handed(self, rewards: Rewards, standing: Standing, t: int) -> Rewards:
-        """Return a method's rewards, handed only to who takes part in the round and was not removed."""
-        removed = self.experiment.defence.threshold is not None
-        return self.participation.limited(rewards, t, standing.members if removed else None)
-
-    def received(
-        self, rewards: Rewards, uploads: Uploads, standing: Standing, delivered: Callable[[], Delivered], t: int
-    ) -> tuple[Uploads, Standing]:
-        """Return the uploads that the method may learn from: those that pass the door, as defences leave them."""
-        uploads = door.admitted(rewards, uploads, self.problem.layout)
-        standing = standing.after(uploads, self.server, t)
-        if rewards.work.phase in STAYS:
-            return uploads, standing
-        return defended(self.experiment.defence, uploads, standing, delivered, t)
-
-    def measures_again(self, t: int) -> bool:
-        """Tell whether contributions are measured anew before round t."""
-        every = self.experiment.contribution.every
-        return every is not None and t > 1 and (t - 1) % every == 0
-
-    def alone_again(self, standing: Standing, t: int) -> Rewards:
-        """Return what clients are handed to train by themselves once more, those who take part in round t."""
-        return self.handed(replace(self.alone, work=self.alone.work.again_in(t)), standing, t)
-
-    def measured_again(self, standing: Standing, uploads: Uploads) -> Standing:
-        """Return how clients stand after they trained alone once more; who did not answer stands as before."""
-        judge = copy.copy(self.server)
-        judge.forgives = True  # one client that diverges does not end a run that is under way
-        judge.take_alone(uploads)
-        asked = uploads.present & standing.members
-        fresh = _measured(self.experiment, judge, self.tester)
-        return replace(standing, contributions=torch.where(asked, fresh, standing.contributions))
 
 
 def prepare(
@@ -96,24 +47,16 @@ def prepare(
     if contributions is None:
         measure_contributions(ready, measured)
         return ready
-    ready.server.contributions = _checked(contributions, ready.server)
+    ready.server.contributions = checked(contributions, ready.server)
     return replace(ready, given=ready.given | {"contributions"})
 
 
 def measure_contributions(ready: Prepared, measured: Tensor | None = None) -> None:
     """Measure what everybody brings, as the experiment says, unless that was done before, and tell the server."""
     if measured is not None:
-        ready.server.contributions = _checked(measured, ready.server)
+        ready.server.contributions = checked(measured, ready.server)
     else:
-        ready.server.contributions = _measured(ready.experiment, ready.server, ready.tester)
-
-
-def _measured(experiment: Experiment, server: Server, tester: Scorer) -> Tensor:
-    wanted = experiment.contribution
-    measured = _checked(measure(wanted.measure, wanted.on, server, tester, wanted.permutations), server)
-    if server.unmeasured is None:
-        return measured
-    return torch.where(server.unmeasured, measured.min(), measured)  # who cannot be measured brings least
+        ready.server.contributions = measured_by(ready.experiment, ready.server, ready.tester)
 
 
 def set_up(
@@ -241,9 +184,3 @@ def _told(metric: metrics.Metric) -> metrics.Metric:
         return values
 
     return told
-
-
-def _checked(contributions: Tensor, server: Server) -> Tensor:
-    if contributions.shape != (server.clients,) or not bool(torch.isfinite(contributions).all()):
-        raise UsageError(f"Contributions must be {server.clients} finite numbers, one a client.")
-    return contributions.to(device=server.initial.device, dtype=torch.float64)
