@@ -36,7 +36,7 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "aggregate = median": {"aggregate": "median"},
     "contribution.every": {},
 }
-DEFENDED_AGAINST = ("none", "nothing", "sign_flip", "scale")
+DEFENDED_AGAINST = ("nothing", "sign_flip", "scale")
 
 
 @dataclass(frozen=True)
@@ -125,16 +125,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     every = [name for name in methods.names() if name != "standalone"]
     parser.add_argument("--methods", nargs="*", default=every, choices=every)
-    parser.add_argument("--attacks", nargs="*", default=list(ATTACKS), choices=ATTACKS)
+    parser.add_argument("--attacks", nargs="*", choices=ATTACKS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--defences", action="store_true", help="what defences change, instead of all attacks")
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
     began = time.perf_counter()
-    rows = [(attack, "none") for attack in ("none", *given.attacks)]
-    if given.defences:
-        rows = [(attack, defence) for attack in DEFENDED_AGAINST for defence in DEFENCES]
+    attacks = ["none", *(given.attacks or (DEFENDED_AGAINST if given.defences else ATTACKS))]
+    rows = [(attack, defence) for attack in attacks for defence in (DEFENCES if given.defences else ("none",))]
     jobs = [(attack, seed, defence) for attack, defence in rows for seed in range(given.seeds)]
     with ProcessPoolExecutor(given.workers) as pool:
         found = dict(zip(jobs, pool.map(partial(run, chosen=given.methods, given=given), jobs), strict=True))
