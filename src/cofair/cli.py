@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cofair.command import endings
+from cofair.command import deploy, endings
 from cofair.errors import CofairError, UsageError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ data_app = typer.Typer(help="Data sets: what there is, fetch one, where it lies.
 app.add_typer(data_app, name="data")
 ledger_app = typer.Typer(help="The ledger of a run: verify it, show a client's lines.", no_args_is_help=True)
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(deploy.app, name="deploy")
 
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one setting; repeatable.")

@@ -1,6 +1,23 @@
 """The same methods between real organisations, on Flower: `pip install 'cofair[flower]'`."""
 
-from cofair.flower.client import client_app
-from cofair.flower.server import serve, server_app
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["client_app", "serve", "server_app"]
+if TYPE_CHECKING:
+    from cofair.flower import files
+    from cofair.flower.client import client_app
+    from cofair.flower.server import serve, server_app
+
+__all__ = ["client_app", "files", "serve", "server_app"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import one side only: a participant's process starts anew for every message."""
+    if name == "client_app":
+        from cofair.flower.client import client_app
+
+        return client_app
+    if name in ("serve", "server_app"):
+        from cofair.flower import server
+
+        return getattr(server, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

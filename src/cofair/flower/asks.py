@@ -13,17 +13,12 @@ from cofair.engine.exchange import ClientStates, Rewards, Uploads
 from cofair.engine.problem import Engine
 from cofair.errors import UsageError
 from cofair.federation.federation import Federation
+from cofair.flower.explained import EXPLAINED
 from cofair.models import build
 from cofair.runs.experiment import Experiment, TrainingSettings
 from cofair.runs.loop import rounds
 from cofair.runs.prepare import prepare
 
-EXPLAINED = {
-    "size": "how many samples it has",
-    "class_counts": "how many samples of each class it has",
-    "loss_before": "the mean loss of the model that it received on its samples, before it trains",
-    "batch_losses_before": "the losses of that model on batches of 64 of its samples, before it trains",
-}
 ROUNDS_WATCHED = 3
 
 

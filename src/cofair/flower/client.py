@@ -23,7 +23,7 @@ from cofair.engine.problem import first_line
 from cofair.errors import UsageError, nearest
 from cofair.federation.federation import Arrays
 from cofair.flower import memory, messages, wire
-from cofair.flower.asks import EXPLAINED
+from cofair.flower.explained import EXPLAINED
 from cofair.flower.local import Local, read_work
 from cofair.flower.settings import configured
 from cofair.flower.wire import RefusedError
@@ -40,9 +40,9 @@ def client_app(
 ) -> ClientApp:  # fmt: skip
     """Return a ClientApp that trains `model` on what `data(context)` returns: inputs and labels, or a data loader.
 
-    Without data the client is one of the experiment's own federation, the one with its `partition-id`: for trials on
-    data that everybody has. `allow` names what may be told beside updates (all, unless the node's setting `allow`
-    says otherwise); an experiment that asks for more is refused.
+    Without data, or where it returns None, the client is one of the experiment's own federation, the one with its
+    `partition-id`: for trials on data that everybody has. `allow` names what may be told beside updates (all, unless
+    the node's setting `allow` says otherwise); an experiment that asks for more is refused.
     """
     participant = Participant(experiment, model, data, loss, allow)
     app = ClientApp()
@@ -110,16 +110,19 @@ class Participant:
         experiment = configured(self.experiment, context.run_config)
         key = (experiment.to_toml(), _name(context), context.node_id, classes)
         if key not in self._ready:  # a process of its own for each message, or one for all of them
-            model = self.model
-            if model is None and self.data is None:
-                model = _whole(experiment).problem.layout.prototype
             own = data or self._samples(context)
-            self._ready[key] = Local.of(experiment, _name(context), own, classes, model, self.loss)
+            self._ready[key] = Local.of(experiment, _name(context), own, classes, self._model(context), self.loss)
         return self._ready[key]
 
+    def _model(self, context: Context) -> Model | None:
+        if self.model is not None or (self.data is not None and self.data(context) is not None):
+            return self.model
+        return _whole(configured(self.experiment, context.run_config)).problem.layout.prototype
+
     def _samples(self, context: Context) -> Arrays:
-        if self.data is not None:
-            return _joined(self.data(context))
+        own = None if self.data is None else self.data(context)
+        if own is not None:
+            return _joined(own)
         federation = _whole(configured(self.experiment, context.run_config)).problem.federation
         name = _name(context)
         if name not in federation.names:

@@ -102,7 +102,7 @@ class GridEngine:
         for stranger in there.keys() - set(self.clients) - self._strangers:
             LOG.warning("Round %d: %s is new; who comes after the start takes part from the next run on.", t, stranger)
             self._strangers.add(stranger)
-        return {i: there[identity] for i, identity in enumerate(self.clients) if identity in there}
+        return {i: there[identity].node_id for i, identity in enumerate(self.clients) if identity in there}
 
     def _take(self, i: int, reply: Message, held: Held, uploads: Gathering, scopes: Tensor | None) -> None:
         """Take an answer, or refuse it with a reason."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -27,15 +28,15 @@ class Member:
     class_counts: tuple[int, ...] | None = None
 
 
-def identities(grid: Grid) -> dict[str, int]:
+def identities(grid: Grid) -> dict[str, NodeInfo]:
     """Return the nodes that are there, by what they are recognised by: their key, or their number without one.
 
     Numbers are new after a restart, so that only who authenticates itself with a key is recognised when it returns.
     """
     return {
-        "key " + hashlib.sha256(node.public_key).hexdigest()[:32] if node.public_key else f"node {node.node_id}":
-        node.node_id for node in grid.get_nodes()
-    }  # fmt: skip
+        "key " + hashlib.sha256(node.public_key).hexdigest()[:32] if node.public_key else f"node {node.node_id}": node
+        for node in grid.get_nodes()
+    }
 
 
 def write_members(folder: Path, members: Sequence[Member]) -> None:

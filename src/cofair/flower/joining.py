@@ -33,13 +33,16 @@ def gather(
         question: dict[str, messages.Plain] = {"method": method, "asks": list(asks), "classes": classes or 0}
         seconds = 2 * waiting.join_seconds  # after that nobody would read an answer
         out = {
-            identity: Message(messages.content(question), node, "query", ttl=seconds) for identity, node in new.items()
+            identity: Message(messages.content(question), node.node_id, "query", ttl=seconds)
+            for identity, node in new.items()
         }
         for identity, reply in exchange(grid, out, until, waiting.poll_seconds).items():
             try:
                 member = _member(identity, reply, model, asks, classes)
                 if member.name in {other.name for other in members.values()}:
                     raise RefusedError(f"there is a participant {member.name!r} already")
+                if new[identity].name not in ("", member.name):
+                    raise RefusedError(f"it calls itself {member.name!r}, but its key is {new[identity].name!r}'s")
                 members[identity] = member
                 LOG.info("Client %r joins (%s).", member.name, identity)
             except RefusedError as refusal:

@@ -1,6 +1,7 @@
 """The organiser's side: a ServerApp around an experiment file."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,16 +28,17 @@ from cofair.runs.result import Result
 from cofair.runs.run import Listener, carry_out
 
 LOG = logging.getLogger("flwr.cofair")
+Data = Callable[[Context], tuple[Arrays, Arrays | None] | None]
 _NEED_NO_TRAINING = ("size", "diversity", "entropy")
 
 
 def server_app(
-    experiment: Path | Experiment, model: Model | None = None, *, test: Arrays | None = None,
-    validation: Arrays | None = None, loss: Loss | None = None,
-) -> ServerApp:  # fmt: skip
+    experiment: Path | Experiment, model: Model | None = None, data: Data | None = None, *, loss: Loss | None = None
+) -> ServerApp:
     """Return a ServerApp that runs an experiment with whoever joins; the run's setting `out` names a run folder.
 
-    Without a test set the data is that of the experiment file: for trials on data that everybody has.
+    `data(context)` returns the test set and the validation set (None for none). Without data, or where it returns None,
+    they are those of the experiment file: for trials on data that everybody has.
     """
     app = ServerApp()
 
@@ -46,6 +48,7 @@ def server_app(
         out = str(context.run_config.get("out", ""))
         resume = bool(context.run_config.get("resume", False))
         folder = RunFolder(Path(out), resume=resume) if out else None
+        test, validation = (data and data(context)) or (None, None)
         result = serve(
             grid, chosen, model, test=test, validation=validation, loss=loss,
             wait=waiting(context.run_config), folder=folder,

@@ -1,0 +1,155 @@
+"""`cofair deploy`: a federation on this machine, and what an organiser and participants need on theirs."""
+
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cofair.errors import RunError, UsageError
+
+if TYPE_CHECKING:
+    from cofair.flower.deploy.demo import Deployed
+
+app = typer.Typer(
+    help="Real federations on Flower: a demonstration here, and what one needs on other machines.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def demo(
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 3,
+    clients: Annotated[int, typer.Option(min=2, help="Number of SuperNodes.")] = 4,
+    method: Annotated[str, typer.Option(help="Method; see 'cofair methods'.")] = "fedrac",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    seconds: Annotated[float, typer.Option(min=1, help="Give up after so many seconds.")] = 900,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Keep the run folder and logs there.")
+    ] = None,
+) -> None:
+    """Run a real federation on this machine, TLS and node authentication on loopback, beside its simulation."""
+    _need_flower()
+    from cofair.flower.deploy.demo import TOLERANCE, demonstrate, experiment
+
+    if out is not None and out.exists():
+        raise UsageError(f"{out} exists already: name another folder.")
+    chosen = experiment(rounds, clients, method, seed)
+    with tempfile.TemporaryDirectory(prefix="cofair-") as temporary, _ended_by_sigterm():
+        folder = Path(temporary)
+        try:
+            deployed = demonstrate(folder, chosen, seconds, lambda text: print(f"· {text}", flush=True))
+        finally:
+            if out is not None:
+                _keep(folder, out)
+    _print(deployed)
+    if out is not None:
+        from cofair.command import reports
+
+        print(f"Written: {out}\n{reports.after_run([out / 'run'], out / 'report.html')}")
+    if deployed.difference > TOLERANCE:
+        raise RunError(f"Federation and simulation differ by {deployed.difference:g}.")
+
+
+def _print(deployed: "Deployed") -> None:
+    from cofair.command.console import new_table, output, print_table
+
+    simulated, last, before = deployed.simulated, deployed.history[-1], deployed.simulated.history[-1]
+    print(f"\n{simulated.method} after round {last.round}: the federation, and its simulation in brackets\n")
+    table = new_table()
+    for column in ("client", "samples", "contribution %", "reputation", "accuracy %", "kB down", "kB up"):
+        table.add_column(column, justify="right")
+    for i, name in enumerate(simulated.names):
+        table.add_row(
+            name,
+            str(simulated.sizes[i]),
+            _both(100 * deployed.contributions[i], 100 * simulated.contributions[i]),
+            "" if last.reputation is None else _both(last.reputation[i], (before.reputation or [])[i]),
+            _both(100 * last.accuracies[i], 100 * before.accuracies[i]),
+            *[f"{int(deployed.traffic[i][way]) / 1000:.0f}" for way in ("bytes_down", "bytes_up")],
+        )
+    print_table(output(), table)
+    print(f"Largest difference between the two, over all rounds: {deployed.difference:.2g}")
+    print(f"{deployed.seconds:.0f} s with all processes; every one of them is gone.")
+
+
+def _both(one: float, other: float) -> str:
+    return f"{one:.2f} ({other:.2f})"
+
+
+def _keep(folder: Path, out: Path) -> None:
+    """Keep what a person looks at; keys are not kept."""
+    out.mkdir(parents=True)
+    for name in ("run", "logs", "app"):
+        if (folder / name).exists():
+            shutil.copytree(folder / name, out / name)
+
+
+@app.command()
+def asks(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment's settings.")],
+) -> None:
+    """Say what an experiment asks of a participant beside its update."""
+    _need_flower()
+    from cofair.flower.asks import asked_by
+    from cofair.flower.explained import EXPLAINED
+    from cofair.runs.experiment import Experiment
+
+    for name in asked_by(Experiment.from_file(experiment)):
+        print(f"{name}: {EXPLAINED[name]}")
+
+
+@app.command()
+def key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the key; FILE.pub is its public half.")],
+) -> None:
+    """Make the key by which a participant is recognised; it never leaves this machine."""
+    _need_flower()
+    from cofair.flower.deploy.keys import node_key
+
+    node_key(file.parent, file.name)
+    print(f"Written: {file} (keep it) and {file}.pub (send it to the organiser).")
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    experiment: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The experiment.", show_default="fedrac, as in the demo")
+    ] = None,
+    participants: Annotated[str, typer.Option(help="Names, separated by commas.")] = "a,b,c,d",
+    host: Annotated[str, typer.Option(help="Name or address under which participants reach the server.")] = "localhost",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the server.")] = 8443,
+) -> None:
+    """Write what an organiser and each participant need on machines of their own."""
+    _need_flower()
+    from cofair.flower.deploy.folders import write_folders
+
+    names = [name.strip() for name in participants.split(",") if name.strip()]
+    print(write_folders(folder, experiment, names, host, port))
+
+
+def _need_flower() -> None:
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise UsageError("This needs Flower: pip install 'cofair[flower]'.") from None
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let a polite kill clean up as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> Any:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

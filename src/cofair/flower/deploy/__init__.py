@@ -1,0 +1,1 @@
+"""Certificates, keys, folders and processes of a real federation."""

@@ -1,0 +1,135 @@
+"""Processes that are all gone at the end: when all went well, on failure and on Ctrl-C.
+
+Every process gets a mark in its environment, which its children inherit. At the end whoever bears the mark is stopped,
+wherever it stands: Flower's processes start others of their own.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from cofair.errors import RunError
+
+MARK = "COFAIR_DEPLOYMENT"
+PATIENCE = 8.0  # seconds between asking a process to end and ending it
+
+
+class Processes:
+    """Starts processes, each with a log file of its own, and stops them all."""
+
+    def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
+        """Write logs to a folder."""
+        self.logs, self.mark = logs, secrets.token_hex(8)
+        self.environment = {**os.environ, **environment, MARK: self.mark}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self, name: str, command: Sequence[str], **extra: str) -> subprocess.Popen[bytes]:
+        """Start a process that goes on."""
+        with (self.logs / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [program(command[0]), *command[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                env={**self.environment, **extra}, start_new_session=True,
+            )  # fmt: skip
+        self._running[name] = process
+        return process
+
+    def finish(self, name: str, command: Sequence[str], seconds: float) -> str:
+        """Run a process to its end and return what it printed."""
+        try:
+            done = subprocess.run(
+                [program(command[0]), *command[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, env=self.environment, timeout=seconds, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise RunError(f"{name} did not end within {seconds:g} s; its logs are in {self.logs}.") from None
+        text = done.stdout.decode(errors="replace")
+        with (self.logs / f"{name}.log").open("a", encoding="utf-8") as log:
+            log.write(text)
+        if done.returncode:
+            raise RunError(f"{name} failed: {last_line(text)}")
+        return text
+
+    def check(self) -> None:
+        """Say so if a process that should go on has ended."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                text = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+                raise RunError(f"{name} ended early (exit code {process.returncode}): {last_line(text)}")
+
+    def stop(self) -> None:
+        """Ask all processes to end, wait a little, and end those that did not; a second Ctrl-C does not stop this."""
+        main = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+        try:
+            self._stop()
+        finally:
+            if main:
+                signal.signal(signal.SIGINT, before)
+
+    def _stop(self) -> None:
+        for ask in (signal.SIGTERM, signal.SIGKILL):
+            until = time.monotonic() + PATIENCE
+            for number in self.left():
+                _signal(number, ask)
+            while self.left() and time.monotonic() < until:
+                time.sleep(0.05)
+        for process in self._running.values():
+            process.wait(timeout=PATIENCE)
+
+    def left(self) -> list[int]:
+        """Return the processes that are still there."""
+        for process in self._running.values():
+            process.poll()  # so that one that has ended is not taken for one that goes on
+        marked = _marked(self.mark)
+        return sorted({*marked, *[process.pid for process in self._running.values() if process.returncode is None]})
+
+
+def program(name: str) -> str:
+    """Return where a command of this installation lies: beside Python, or on the path."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise RunError(f"The command {name!r} is missing: pip install 'cofair[flower]'.")
+    return found
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a log that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"
+
+
+def _marked(mark: str) -> list[int]:
+    """Return the processes whose environment bears a mark; where there is no /proc, only children are known."""
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            bears = wanted in (entry / "environ").read_bytes().split(b"\0")
+            ended = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except (OSError, IndexError):
+            continue
+        if bears and not ended and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return found
+
+
+def _signal(number: int, ask: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(number, ask)

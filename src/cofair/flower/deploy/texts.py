@@ -1,0 +1,123 @@
+"""What the folders of a federation hold: scripts, units of systemd, steps."""
+
+CONFIG = """\
+[superlink]
+default = "here"
+
+[superlink.here]
+address = "127.0.0.1:{port}"
+root-certificates = "keys/ca.crt"
+"""
+
+SUPERLINK = """\
+#!/bin/sh
+# The SuperLink: participants' SuperNodes call it, it calls nobody.
+set -eu
+cd "$(dirname "$0")"
+export FLWR_HOME="$PWD/home" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+PATH="$PWD/venv/bin:$PATH"
+exec flower-superlink --ssl-ca-certfile keys/ca.crt --ssl-certfile keys/server.crt --ssl-keyfile keys/server.key \\
+    --enable-supernode-auth --host "${{LISTEN:-0.0.0.0}}" --port {port} --database superlink.db \\
+    --disable-runtime-dependency-installation
+"""
+
+FLWR = """\
+#!/bin/sh
+# Flower's command with this folder's settings: sh flwr.sh run app here --stream
+set -eu
+cd "$(dirname "$0")"
+export FLWR_HOME="$PWD/home" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+PATH="$PWD/venv/bin:$PATH"
+exec flwr "$@"
+"""
+
+SETTINGS = """\
+# Settings of this participant.
+NAME="{name}"
+SUPERLINK="{host}:{port}"
+# a .npz file with the arrays x (inputs) and y (labels)
+DATA="$PWD/data.npz"
+# what may be told beside updates; leave out a word to refuse it, and with it experiments that ask for it
+ALLOW="{allow}"
+# a port of this machine that the SuperNode uses for itself, on 127.0.0.1 only
+PORT=9094
+"""
+
+SUPERNODE = """\
+#!/bin/sh
+# The SuperNode: it calls the SuperLink, nobody calls it.
+set -eu
+cd "$(dirname "$0")"
+. ./settings.sh
+export FLWR_HOME="$PWD/home" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+PATH="$PWD/venv/bin:$PATH"
+exec flower-supernode --root-certificates ca.crt --superlink "$SUPERLINK" --auth-supernode-private-key node.key \\
+    --host 127.0.0.1 --port "$PORT" --node-config "name=\\"$NAME\\" data=\\"$DATA\\" allow=\\"$ALLOW\\""
+"""
+
+UNIT = """\
+# Copy to ~/.config/systemd/user/, set the folder below, then: systemctl --user enable --now with this file's name
+[Unit]
+Description=cofair {what}
+After=network-online.target
+
+[Service]
+ExecStart=/bin/sh %h/federation/{script}
+Restart=always
+# Flower takes a node that went without goodbye for connected for about a minute, and refuses it until then
+RestartSec=70
+UMask=0077
+NoNewPrivileges=true
+
+[Install]
+WantedBy=default.target
+"""
+
+ORGANISER = """\
+# Steps of the organiser
+
+Everything here stays on your machine; `keys/` above all. Participants get their folder, nothing else.
+
+1. Install: `python3 -m venv venv && venv/bin/pip install 'cofair[flower]=={version}'`
+2. Start the SuperLink: `sh superlink.sh` (port {port}; or the unit `cofair-superlink.service`)
+3. Give each participant its folder. Each sends back `node.key.pub`: put it into `public-keys/` under its name, make
+   sure by another way (telephone) that it is the participant's, and register it:
+
+```
+{register}
+```
+
+4. Put your test and validation set into a .npz file (x_test, y_test, x_validation, y_validation) and run:
+
+```
+sh flwr.sh run app here --stream --run-config "out='$PWD/run'" --run-config "data='$PWD/server.npz'"
+```
+
+The results are in `run/`; `venv/bin/cofair report run` shows them. A run that was interrupted goes on with
+`--run-config "resume=true"`. The certificates are valid for {days} days.
+"""
+
+PARTICIPANT = """\
+# Steps of participant {name}
+
+Before you join: this federation runs the method `{method}`, as `experiment.toml` says. Beside updates of the model it
+asks for the following, and for nothing else:
+
+{asked}
+
+What you allow stands in `settings.sh` (ALLOW). Your samples, labels and file names never leave this machine.
+
+1. `python3 -m venv venv && venv/bin/pip install 'cofair[flower]=={version}'`
+2. `venv/bin/cofair deploy key node.key` makes your key; send `node.key.pub`, and only that, to the organiser.
+3. `sh start.sh` once your data is in `data.npz` (arrays x and y), or set DATA in `settings.sh`. To start it with the
+   machine, use `cofair-supernode.service`.
+
+Flower runs the app that the organiser sends, as the user who starts the SuperNode: give it an account that can read
+your training data and nothing else.
+"""
+
+NEXT = """\
+Written: {folder}
+  organiser/            keep it; STEPS.md says what to do
+  participant-NAME/     give each participant its folder; its STEPS.md has three commands
+No key of a participant is in there: each makes its own."""
