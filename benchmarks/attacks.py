@@ -10,11 +10,13 @@ seeds, by the rule `last`.
 """
 
 import argparse
+import json
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -136,7 +138,10 @@ def main() -> None:
     rows = [(attack, defence) for attack in attacks for defence in (DEFENCES if given.defences else ("none",))]
     jobs = [(attack, seed, defence) for attack, defence in rows for seed in range(given.seeds)]
     with ProcessPoolExecutor(given.workers) as pool:
-        found = dict(zip(jobs, pool.map(partial(run, chosen=given.methods, given=given), jobs), strict=True))
+        found = {}
+        for job, seen in zip(jobs, pool.map(partial(run, chosen=given.methods, given=given), jobs), strict=True):
+            found[job] = seen
+            print(*job, json.dumps({name: asdict(one) for name, one in seen.items()}), file=sys.stderr, flush=True)
     print(f"digits, pow, 10 clients, {given.rounds} rounds, {given.seeds} seeds, {time.perf_counter() - began:.0f} s")
     show(found, rows, given.methods, given.seeds, "defence" if given.defences else "attack")
 
