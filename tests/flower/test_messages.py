@@ -37,7 +37,7 @@ def test_a_client_never_receives_a_parameter_that_it_has_not_earned():
     partial = 0
     for client in range(4):
         for message, reply in trainings(grid, client):
-            arrays = {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
+            arrays = {name: messages.numbers(array) for name, array in message.content.array_records["arrays"].items()}
             if "neurons" not in arrays:  # it trains alone
                 assert messages.config_of(message)["memory"] == "none"
                 continue
@@ -50,7 +50,7 @@ def test_a_client_never_receives_a_parameter_that_it_has_not_earned():
             marked = torch.full((size,), torch.nan)
             received = wire.unpack(arrays, marked, kept)
             assert bool(received[~kept].isnan().all())
-            uploaded = {name: array.numpy() for name, array in reply.content.array_records["arrays"].items()}
+            uploaded = {name: messages.numbers(array) for name, array in reply.content.array_records["arrays"].items()}
             assert bool((wire.unpack(uploaded, torch.zeros(size), kept)[~kept] == 0).all())
             for sent in (message, reply):
                 allowed = 1.05 * 4 * earned + size / 8

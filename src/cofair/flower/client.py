@@ -91,7 +91,9 @@ class Participant:
         if asked["model"] != local.model:
             raise RefusedError("the model here is not the server's: install the same app and versions on both sides")
         layout = local.problem.layout
-        base = memory.base(context, asked["base"], layout.row(layout.prototype))
+        base = memory.base(
+            context, asked["base"], torch.zeros(layout.size, dtype=layout.dtype, device=local.problem.device)
+        )
         if base is None:
             return messages.content({"status": "lost"})
         rewards, scope, row = _received(message, asked, local, base, work)
@@ -107,10 +109,9 @@ class Participant:
         )
 
     def _local(self, context: Context, data: Arrays | None, classes: int | None) -> Local:
-        experiment = configured(self.experiment, context.run_config)
-        key = (experiment.to_toml(), _name(context), context.node_id, classes)
+        key = (_name(context), context.node_id, classes, context.run_config.get("overrides"))
         if key not in self._ready:  # a process of its own for each message, or one for all of them
-            own = data or self._samples(context)
+            own, experiment = data or self._samples(context), configured(self.experiment, context.run_config)
             self._ready[key] = Local.of(experiment, _name(context), own, classes, self._model(context), self.loss)
         return self._ready[key]
 

@@ -45,7 +45,7 @@ class Gathering:
         allowed |= {name: wire.Expected(one.dtype, count * one.most) for name, count in numbers.items()}
         arrays = messages.arrays_of(told, allowed)
         update = wire.unpack(arrays, nothing, scope)
-        if not bool(torch.isfinite(update).all()):
+        if not np.isfinite(arrays[wire.VALUES]).all():
             raise RefusedError("its update is not finite")
         for name, count in numbers.items():
             if name not in arrays or len(arrays[name]) != count or not np.isfinite(arrays[name]).all():

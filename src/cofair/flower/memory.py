@@ -14,26 +14,26 @@ from cofair.flower import messages
 _VERSION, _ARRAYS, _OPTIMISER = "cofair.version", "cofair.arrays", "optimiser."
 
 
-def base(context: Context, wanted: str, like: Tensor) -> Tensor | None:
+def base(context: Context, wanted: str, nothing: Tensor) -> Tensor | None:
     """Return the row that what is sent builds on; None where this participant does not have it any more.
 
     Nothing wanted is a row of zeros, "v" the model received as version v, "v+" the same after training.
     """
     if not wanted:
-        return torch.zeros_like(like)
+        return nothing
     version, trained, _ = wanted.partition("+")
     known = context.state.config_records.get(_VERSION)
     if known is None or known["version"] != version:
         return None
     held = context.state.array_records[_ARRAYS]
-    row = _tensor(held["row"].numpy(), like.device)
-    return row + _tensor(held["update"].numpy(), like.device) if trained else row
+    row = _tensor(messages.numbers(held["row"]), nothing.device)
+    return row + _tensor(messages.numbers(held["update"]), nothing.device) if trained else row
 
 
 def optimiser(context: Context, device: torch.device) -> ClientStates:
     """Return the memory of the optimiser."""
     held = context.state.array_records.get(_ARRAYS, ArrayRecord())
-    own = {name: array.numpy() for name, array in held.items() if name.startswith(_OPTIMISER)}
+    own = {name: messages.numbers(array) for name, array in held.items() if name.startswith(_OPTIMISER)}
     return ClientStates({name.removeprefix(_OPTIMISER): _tensor(values, device) for name, values in own.items()})
 
 
@@ -45,4 +45,4 @@ def remember(context: Context, version: str, row: Tensor, update: Tensor, states
 
 
 def _tensor(values: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(values).to(device)
+    return torch.from_numpy(values.copy()).to(device)  # what is held is read-only memory

@@ -1,6 +1,5 @@
 """Messages of Flower as plain settings and numpy arrays, read without trust: arrays only, no pickle."""
 
-import io
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +11,7 @@ from cofair.flower.wire import Arrays, Expected, RefusedError
 
 CONFIG, ARRAYS = "config", "arrays"
 Plain = int | float | bool | str | list[str] | list[int]
-_HEADER = 256  # bytes that a header of an array may take beside its numbers
+RAW = "cofair.raw"  # how arrays are written: their numbers one after another, lowest byte first, and nothing else
 
 
 def content(config: Mapping[str, Plain], arrays: Mapping[str, np.ndarray[Any, Any]] | None = None) -> RecordDict:
@@ -25,7 +24,17 @@ def content(config: Mapping[str, Plain], arrays: Mapping[str, np.ndarray[Any, An
 
 def array_record(arrays: Mapping[str, np.ndarray[Any, Any]]) -> ArrayRecord:
     """Return arrays as Flower keeps them."""
-    return ArrayRecord(OrderedDict((name, Array(values)) for name, values in arrays.items()))
+    return ArrayRecord(
+        OrderedDict(
+            (name, Array(str(values.dtype), tuple(values.shape), RAW, np.ascontiguousarray(values).tobytes()))
+            for name, values in arrays.items()
+        )
+    )
+
+
+def numbers(array: Array) -> np.ndarray[Any, Any]:
+    """Return an array of this side's own."""
+    return np.frombuffer(array.data, np.dtype(array.dtype)).reshape(array.shape)
 
 
 def config_of(message: Message) -> dict[str, Any]:
@@ -54,25 +63,19 @@ def arrays_of(message: Message, allowed: Mapping[str, Expected]) -> Arrays:
 
 
 def payload(records: RecordDict) -> int:
-    """Return the bytes of the arrays that a message carries, with their headers."""
+    """Return the bytes of the arrays that a message carries."""
     return sum(len(array.data) for record in records.array_records.values() for array in record.values())
 
 
 def _read(name: str, array: Array, wanted: Expected) -> np.ndarray[Any, Any]:
-    """Return one array; its header is checked before memory is set aside for what it claims to hold."""
-    if len(array.data) > wanted.most + _HEADER:
+    """Return one array; no memory is set aside for what it only claims to hold."""
+    if len(array.data) > wanted.most:
         raise RefusedError(f"its {name} are too large: {len(array.data)} bytes, of which {wanted.most} are allowed")
-    stream = io.BytesIO(array.data)
-    try:
-        version = np.lib.format.read_magic(stream)
-        if version != (1, 0) or array.stype != "numpy.ndarray":
-            raise ValueError
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    except (ValueError, EOFError, SyntaxError):
-        raise RefusedError(f"its {name} are not an array") from None
-    if dtype != wanted.dtype:
-        raise RefusedError(f"its {name} have type {dtype} and not {wanted.dtype}")
-    body = memoryview(array.data)[stream.tell() :]
-    if fortran or len(shape) != 1 or shape[0] * dtype.itemsize != len(body):
-        raise RefusedError(f"its {name} have shape {shape}, which is not a list of what it holds")
-    return np.frombuffer(body, dtype)
+    if array.stype != RAW:
+        raise RefusedError(f"its {name} are not written as plain numbers")
+    if array.dtype != str(wanted.dtype):
+        raise RefusedError(f"its {name} have type {array.dtype[:40]} and not {wanted.dtype}")
+    shape = tuple(array.shape)
+    if len(shape) != 1 or shape[0] * wanted.dtype.itemsize != len(array.data):
+        raise RefusedError(f"its {name} have shape {shape[:4]}, which is not a list of what it holds")
+    return np.frombuffer(array.data, wanted.dtype)

@@ -78,7 +78,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))  # clocks of other machines may be behind
+        .not_valid_before(now - timedelta(days=2))  # clocks of other machines may be behind
         .not_valid_after(now + timedelta(days=days))
     )
 

@@ -103,7 +103,7 @@ class Processes:
 
 def program(name: str) -> str:
     """Return where a command of this installation lies: beside Python, or on the path."""
-    beside = Path(sys.executable).with_name(name)
+    beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
         raise RunError(f"The command {name!r} is missing: pip install 'cofair[flower]'.")

@@ -1,0 +1,86 @@
+"""What messages add to a round: 10 clients of the MLP on an in-process grid, against their trainings called directly.
+
+    python -m benchmarks.flower
+
+Both train the same clients one by one with the same engine; the difference is everything that a federation adds on
+both sides: what each client holds, packing, checking, counting, and what clients remember.
+"""
+
+import statistics
+import time
+
+import torch
+from flwr.clientapp import ClientApp
+
+from cofair.engine.exchange import ClientStates, Rewards
+from cofair.flower.client import Participant
+from cofair.flower.engine import GridEngine
+from cofair.flower.federation import Member, RemoteFederation
+from cofair.flower.in_process import InProcessGrid
+from cofair.flower.local import Local
+from cofair.flower.settings import Waiting
+from cofair.flower.traffic import Traffic
+from cofair.runs.experiment import Experiment
+from cofair.runs.prepare import set_up
+
+CLIENTS = 10
+
+
+def main() -> None:
+    for name in ("fedavg", "cgsv", "fedrac"):
+        experiment = Experiment.from_dict({"method": {"name": name}, "run": {"device": "cpu"}})
+        ready = set_up(experiment)
+        federation, method = ready.problem.federation, experiment.method
+        participant = Participant(experiment)
+        grid = InProcessGrid.of(_app(participant), [{"partition-id": k} for k in range(CLIENTS)])
+        members = [
+            Member(f"node {100 + k}", client, int(size))
+            for k, (client, size) in enumerate(zip(federation.names, federation.sizes, strict=True))
+        ]
+        remote = RemoteFederation(members, federation.test, federation.validation, federation.classes)
+        there = set_up(experiment, federation=remote, model=ready.problem.layout.prototype)
+        engine = GridEngine(
+            there.problem, grid, [member.identity for member in members], Waiting(), Traffic(remote.names)
+        )
+        own = [
+            Local.of(experiment, client, (federation.client(k).x, federation.client(k).y), federation.classes, None)
+            for k, client in enumerate(federation.names)
+        ]
+        ready.server.contributions = torch.linspace(0.3, 0.9, CLIENTS, dtype=torch.float64)
+        state = method.start(ready.server)
+        given = [method.rewards(ready.server, state, 1, "train")]
+        for t in range(1, 12):  # rewards of a real run, so that what is sent is what would be sent
+            uploads, _ = ready.engine.train(given[-1], ClientStates(), t)
+            state = method.learn(ready.server, state, given[-1], uploads, t, "train")
+            given.append(method.rewards(ready.server, state, t + 1, "train"))
+        times: dict[str, list[float]] = {"messages": [], "direct": []}
+        for number in range(41):
+            t = number % len(given)
+            began = time.process_time()
+            engine.train(given[t], ClientStates(), t + 1)
+            between = time.process_time()
+            for k, local in enumerate(own):
+                local.train(_one(given[t], k), ClientStates(), t + 1)
+            times["direct"].append(time.process_time() - between)
+            times["messages"].append(between - began)
+        added = statistics.median(times["messages"]) - statistics.median(times["direct"])
+        print(
+            f"{name:8} {CLIENTS} clients, {there.problem.layout.size} parameters: messages add {1000 * added:.1f} ms a "
+            f"round to {1000 * statistics.median(times['direct']):.1f} ms of training (CPU time, median of 41, alternating)"
+        )
+
+
+def _app(participant: Participant) -> ClientApp:
+    app = ClientApp()
+    app.train()(participant.train)
+    return app
+
+
+def _one(rewards: Rewards, k: int) -> Rewards:
+    row = rewards.parameters if rewards.parameters.dim() == 1 else rewards.parameters[k]
+    masks = None if rewards.neuron_masks is None else rewards.neuron_masks[k : k + 1]
+    return Rewards(row[None], rewards.work, masks)
+
+
+if __name__ == "__main__":
+    main()

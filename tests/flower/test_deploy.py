@@ -1,0 +1,180 @@
+"""Keys, folders and processes of a real federation, without starting one."""
+
+import importlib.util
+import json
+import signal
+import ssl
+import stat
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from flwr.app import Context, RecordDict
+from typer.testing import CliRunner
+
+from cofair.cli import app as cli
+from cofair.errors import RunError, UsageError
+from cofair.flower.deploy import keys
+from cofair.flower.deploy.app import write_app
+from cofair.flower.deploy.processes import Processes
+from cofair.flower.in_process import InProcessGrid
+from cofair.runs.experiment import Experiment
+from tests.flower.federations import experiment, shares
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_certificate_is_for_its_hosts_and_signed_by_the_authority(tmp_path):
+    keys.certificates(tmp_path, ["federation.example", "127.0.0.1"], days=10)
+    authority, server = (x509.load_pem_x509_certificate((tmp_path / f"{n}.crt").read_bytes()) for n in ("ca", "server"))
+    server.verify_directly_issued_by(authority)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["federation.example"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    left = server.not_valid_after_utc - datetime.now(UTC)
+    assert timedelta(days=9) < left <= timedelta(days=10)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+
+
+def test_keys_are_their_owners_alone_and_never_overwritten(tmp_path):
+    keys.certificates(tmp_path, ["localhost"])
+    key = keys.node_key(tmp_path, "node")
+    for name in ("ca.key", "server.key", "node"):
+        assert mode(tmp_path / name) == 0o600, name
+    private = serialization.load_ssh_private_key(key.read_bytes(), None)
+    public = serialization.load_ssh_public_key((tmp_path / "node.pub").read_bytes())
+    assert private.public_key() == public
+    with pytest.raises(UsageError, match="never overwritten"):
+        keys.node_key(tmp_path, "node")
+
+
+def test_init_writes_a_folder_for_everybody_and_no_participants_key(tmp_path):
+    folder = tmp_path / "federation"
+    told = CliRunner().invoke(
+        cli, ["deploy", "init", str(folder), "--participants", "north,south,west", "--host", "fl.example"]
+    )
+    assert told.exit_code == 0, told.output
+    chosen = Experiment.from_file(folder / "organiser" / "app" / "fairapp" / "experiment.toml")
+    assert (chosen.method.name, chosen.federation.clients) == ("fedrac", 3)
+    secrets = [path for path in folder.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
+    assert sorted(path.relative_to(folder).as_posix() for path in secrets) == [
+        "organiser/keys/ca.key",
+        "organiser/keys/server.key",
+    ]
+    assert all(mode(path) == 0o600 for path in secrets)
+    steps = (folder / "participant-north" / "STEPS.md").read_text()
+    assert "`size`: how many samples it has" in steps
+    assert "class_counts" not in steps
+    assert 'SUPERLINK="fl.example:8443"' in (folder / "participant-north" / "settings.sh").read_text()
+    for script in [*folder.rglob("*.sh")]:
+        subprocess.run(["sh", "-n", str(script)], check=True)
+    for module in folder.rglob("*.py"):
+        compile(module.read_text(), str(module), "exec")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--participants", "a,a"], "different names"),
+        (["--participants", "a,../b"], "letters, digits"),
+        (["--participants", 'a,b"; rm'], "letters, digits"),
+        (["--host", "a b"], "neither a host's name nor an address"),
+        (["--experiment", "nowhere.toml"], "Cannot read the experiment"),
+    ],
+)
+def test_init_refuses_what_would_not_work(tmp_path, options, sentence):
+    told = CliRunner().invoke(cli, ["deploy", "init", str(tmp_path / "new"), *options])
+    assert isinstance(told.exception, UsageError)
+    assert sentence in str(told.exception)
+    assert not (tmp_path / "new").exists()
+
+
+def test_asks_says_what_is_asked(tmp_path):
+    (tmp_path / "e.toml").write_text('[method]\nname = "q-ffl"\n')
+    told = CliRunner().invoke(cli, ["deploy", "asks", str(tmp_path / "e.toml")])
+    assert told.output.splitlines()[0] == "size: how many samples it has"
+    assert told.output.splitlines()[1].startswith("loss_before: the mean loss")
+
+
+def test_the_app_that_is_written_runs_in_process(tmp_path):
+    write_app(tmp_path / "app", experiment("cgsv", last=2), 2)
+
+    def module(name):
+        spec = importlib.util.spec_from_file_location(name, tmp_path / "app" / "fairapp" / f"{name}.py")
+        loaded = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+        return loaded.app
+
+    clients, validation, test = shares()
+    for k in range(2):
+        np.savez(tmp_path / f"{k}.npz", x=clients[k][0].numpy(), y=clients[k][1].numpy())
+    served = {"x_test": test[0], "y_test": test[1], "x_validation": validation[0], "y_validation": validation[1]}
+    np.savez(tmp_path / "server.npz", **{name: value.numpy() for name, value in served.items()})
+    config = {"data": str(tmp_path / "server.npz"), "out": str(tmp_path / "run"), "clients": 2, "overrides": ""}
+    grid = InProcessGrid.of(
+        module("client_app"), [{"name": f"n{k}", "data": str(tmp_path / f"{k}.npz")} for k in range(2)], config
+    )
+    module("server_app")(grid, Context(1, 1, {}, RecordDict(), config))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert [client["name"] for client in summary["clients"]] == ["n0", "n1"]
+    assert [client["samples"] for client in summary["clients"]] == [8, 30]
+
+
+SLEEPS = "import time; time.sleep(60)"
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
+PARENT = f"""import subprocess, sys, time
+subprocess.Popen([sys.executable, '-c', {SLEEPS!r}], start_new_session=True)
+time.sleep(60)"""
+
+
+def alive(number):
+    """Tell whether a process goes on; one that has ended and that nobody has asked about does not."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("code", [SLEEPS, STUBBORN, PARENT], ids=["asleep", "stubborn", "with a child elsewhere"])
+def test_no_process_is_left(tmp_path, code, monkeypatch):
+    monkeypatch.setattr("cofair.flower.deploy.processes.PATIENCE", 1.0)
+    with Processes(tmp_path, {}) as processes:
+        processes.start("one", [sys.executable, "-c", code])
+        wanted = 2 if code == PARENT else 1
+        until = time.monotonic() + 10
+        while len(processes.left()) < wanted and time.monotonic() < until:
+            time.sleep(0.05)
+        if code == STUBBORN:
+            while not (tmp_path / "one.log").read_text() and time.monotonic() < until:
+                time.sleep(0.05)
+        numbers = processes.left()
+        assert len(numbers) == wanted
+    assert not processes.left()
+    assert not any(alive(number) for number in numbers)
+
+
+def test_a_process_that_ends_early_or_fails_is_told(tmp_path):
+    with Processes(tmp_path, {}) as processes:
+        processes.start("node", [sys.executable, "-c", "print('no such key'); raise SystemExit(3)"]).wait(timeout=20)
+        with pytest.raises(RunError, match=r"node ended early \(exit code 3\): no such key"):
+            processes.check()
+        with pytest.raises(RunError, match="it failed: sorry"):
+            processes.finish("it", [sys.executable, "-c", "print('sorry'); raise SystemExit(1)"], 20)
+        with pytest.raises(RunError, match=r"did not end within 0\.5 s"):
+            processes.finish("it", [sys.executable, "-c", SLEEPS], 0.5)
+
+
+def test_signals_are_as_before_after_stopping(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    with Processes(tmp_path, {}):
+        pass
+    assert signal.getsignal(signal.SIGINT) is before
