@@ -55,11 +55,16 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             for name in FILES:
                 (self.path / name).unlink(missing_ok=True)
-            for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while it wrote
-                leftover.unlink(missing_ok=True)
+        self.tidy()
         self.history, self.ledger = AppendOnly(self.history.path), AppendOnly(self.ledger.path)
         self._write("experiment.toml", experiment_toml)
         self._write("run.json", json.dumps(facts, indent=1) + "\n")
+
+    def tidy(self) -> None:
+        """Remove what a process left that was killed while it wrote a file."""
+        with told(self.path):
+            for leftover in self.path.glob(".*.tmp"):
+                leftover.unlink(missing_ok=True)
 
     def record(self, record: Record) -> None:
         """Append a tested round to the history."""

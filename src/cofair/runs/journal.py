@@ -79,6 +79,7 @@ class Journal:
         }  # fmt: skip
         if self._first is not None:
             refuse_other(self._folder.path, self._first, self._start)
+            self._folder.tidy()
             if is_finished(self._folder.path):
                 return self._ended()
             found = checkpoint.latest(self._folder.path)
@@ -106,6 +107,7 @@ class Journal:
 
     def _ended(self) -> Past:
         """Return what a run ended with."""
+        self._checkpoints.remove()  # the process may have been killed before it did
         path = self._folder.path / REWARDS
         if not path.exists():
             raise RunError(
