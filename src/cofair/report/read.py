@@ -15,7 +15,15 @@ from cofair.runs.folder import FORMAT
 from cofair.runs.history import read_history
 from cofair.runs.result import Outcome
 
-_UNLABELLED = ("run.seed", "run.device", "run.engine", "run.evaluate_every", "run.joint", "method.name")
+_UNLABELLED = (
+    "run.seed",
+    "run.device",
+    "run.engine",
+    "run.checkpoint_every",
+    "run.evaluate_every",
+    "run.joint",
+    "method.name",
+)
 
 
 @dataclass(frozen=True)

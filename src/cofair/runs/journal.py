@@ -70,6 +70,11 @@ class Journal:
         """Return what everybody brings, where that was measured before the run was interrupted."""
         return None if self._first is None else torch.tensor(self._first["contributions"], dtype=torch.float64)
 
+    @property
+    def head(self) -> str:
+        """Return the hash of the ledger's last entry: who is told it can prove later changes of what came before."""
+        return self._ledger.head
+
     def begin(self, prepared: Prepared, settings: str, facts: dict[str, Any]) -> Past:
         """Begin the run, or see where it goes on."""
         server, self._prepared = prepared.server, prepared
@@ -154,5 +159,5 @@ class Journal:
                 temporary = path.with_name(f".{REWARDS}.tmp")
                 tensor_file.write(temporary, {"round": self._prepared.server.rounds}, delivered)
                 temporary.replace(path)
-        self._folder.finish({**summary, "ledger": self._ledger.head})
+        self._folder.finish({**summary, "ledger": self.head})
         self._checkpoints.remove()
