@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import nn
 
 from cofair.engine import losses
@@ -15,6 +16,9 @@ from cofair.methods import Server
 from cofair.neurons.map import NeuronMap
 from cofair.runs.experiment import Experiment
 from cofair.runs.prepare import prepare
+
+settings.register_profile("cofair", deadline=None)  # a busy machine is no failure
+settings.load_profile("cofair")
 
 MakeProblem = Callable[..., Problem]
 

@@ -38,10 +38,10 @@ def test_the_command_itself_goes_on_after_a_kill(tmp_path):
     experiment.write_text(EXPERIMENT.format(method="fedavg", every=1).replace("24", "4000"))
     words = [sys.executable, "-m", "cofair", "run", str(experiment), "--out", str(out)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (out / "checkpoint-previous.safetensors").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    second = subprocess.run([*words, "--resume"], capture_output=True, text=True, timeout=60, check=False)
+    second = subprocess.run([*words, "--resume"], capture_output=True, text=True, timeout=120, check=False)
     assert second.returncode == 1  # the first one still writes there
     assert second.stderr.startswith(f"error: Another run is writing to {out}")
     assert len(second.stderr.splitlines()) == 1
@@ -49,6 +49,7 @@ def test_the_command_itself_goes_on_after_a_kill(tmp_path):
     process.wait()
     before = (out / "history.jsonl").read_bytes().count(b"\n")
     process = subprocess.Popen([*words, "--resume"], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
     while (out / "history.jsonl").read_bytes().count(b"\n") < before + 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()

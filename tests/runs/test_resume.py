@@ -136,7 +136,7 @@ def test_contributions_are_measured_once(tmp_path, monkeypatch):
     experiment = experiment_of("cgsv")
     with pytest.raises(Stopped):
         carried_out(experiment, tmp_path, 0)  # before the first checkpoint
-    monkeypatch.setattr("cofair.runs.prepare.measure", None)
+    monkeypatch.setattr("cofair.runs.prepared.measure", None)
     carried_out(experiment, tmp_path, resume=True)
 
 
