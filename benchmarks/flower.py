@@ -63,10 +63,11 @@ def main() -> None:
                 local.train(_one(given[t], k), ClientStates(), t + 1)
             times["direct"].append(time.process_time() - between)
             times["messages"].append(between - began)
-        added = statistics.median(times["messages"]) - statistics.median(times["direct"])
+        middle = {key: 1000 * statistics.median(values) for key, values in times.items()}
         print(
-            f"{name:8} {CLIENTS} clients, {there.problem.layout.size} parameters: messages add {1000 * added:.1f} ms a "
-            f"round to {1000 * statistics.median(times['direct']):.1f} ms of training (CPU time, median of 41, alternating)"
+            f"{name:8} {CLIENTS} clients, {there.problem.layout.size} parameters: messages add "
+            f"{middle['messages'] - middle['direct']:.1f} ms a round to {middle['direct']:.1f} ms of training "
+            "(CPU time, median of 41 rounds, alternating)"
         )
 
 

@@ -164,5 +164,5 @@ class GridEngine:
         options = [(held.version, held.row)]
         if held.trained is not None:
             options.append((held.version + "+", held.trained))
-        differing = [int((row != own).sum() if scope is None else ((row != own) & scope).sum()) for _, own in options]
+        differing = [wire.count(row != own if scope is None else (row != own) & scope) for _, own in options]
         return options[differing.index(min(differing))]

@@ -39,7 +39,7 @@ class Gathering:
             scope = None
         layout = self._problem.layout
         nothing = self._updates.new_zeros(layout.size)
-        allowed = wire.expected(layout.size if scope is None else int(scope.sum()), nothing)
+        allowed = wire.expected(layout.size if scope is None else wire.count(scope), nothing)
         numbers = {name: self._numbers(i, name) for name in self._work.statistics}
         one = wire.expected(1, nothing)[wire.VALUES]
         allowed |= {name: wire.Expected(one.dtype, count * one.most) for name, count in numbers.items()}

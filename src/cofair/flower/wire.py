@@ -34,11 +34,11 @@ def pack(row: Tensor, chosen: Tensor, scope: Tensor | None = None) -> Arrays:
     own, wanted = row.cpu().numpy(), chosen.cpu().numpy()  # numpy picks entries several times as fast as torch
     sent = int(np.count_nonzero(wanted))
     values = {VALUES: own if sent == own.size else own[wanted]}
-    count = own.size if scope is None else int(scope.sum())
-    if sent == count:
+    room = own.size if scope is None else count(scope)
+    if sent == room:
         return values
     within = wanted if scope is None else wanted[scope.cpu().numpy()]
-    if 4 * sent < (count + 7) // 8:
+    if 4 * sent < (room + 7) // 8:
         return {**values, INDICES: np.flatnonzero(within).astype(np.int32)}
     return {**values, BITMAP: np.packbits(within)}
 
@@ -47,7 +47,7 @@ def unpack(arrays: Mapping[str, np.ndarray[Any, Any]], base: Tensor, scope: Tens
     """Return a base row (D,) with the entries that were sent in their places; refuses what does not fit."""
     row = base.cpu().numpy().copy()
     within = None if scope is None else scope.cpu().numpy()
-    count = row.size if within is None else int(np.count_nonzero(within))
+    room = row.size if within is None else int(np.count_nonzero(within))
     if VALUES not in arrays:
         raise RefusedError("it holds no values")
     values = arrays[VALUES]
@@ -57,10 +57,10 @@ def unpack(arrays: Mapping[str, np.ndarray[Any, Any]], base: Tensor, scope: Tens
         raise RefusedError("it holds a bitmap and indices, of which one is too many")
     where = None
     if BITMAP in arrays:
-        where = _places(arrays[BITMAP], count)
+        where = _places(arrays[BITMAP], room)
     elif INDICES in arrays:
-        where = _from_indices(arrays[INDICES], count)
-    places = count if where is None else int(np.count_nonzero(where))
+        where = _from_indices(arrays[INDICES], room)
+    places = room if where is None else int(np.count_nonzero(where))
     if len(values) != places:
         raise RefusedError(f"it holds {len(values)} values for {places} places")
     if within is None:
@@ -72,13 +72,18 @@ def unpack(arrays: Mapping[str, np.ndarray[Any, Any]], base: Tensor, scope: Tens
     return torch.from_numpy(row).to(base.device)
 
 
-def expected(count: int, like: Tensor) -> dict[str, Expected]:
+def expected(entries: int, like: Tensor) -> dict[str, Expected]:
     """Return what the arrays of a row within a scope of so many entries may be."""
     return {
-        VALUES: Expected(np.dtype(str(like.dtype).removeprefix("torch.")), count * like.element_size()),
-        BITMAP: Expected(np.dtype(np.uint8), (count + 7) // 8),
-        INDICES: Expected(np.dtype(np.int32), (count + 7) // 8),
+        VALUES: Expected(np.dtype(str(like.dtype).removeprefix("torch.")), entries * like.element_size()),
+        BITMAP: Expected(np.dtype(np.uint8), (entries + 7) // 8),
+        INDICES: Expected(np.dtype(np.int32), (entries + 7) // 8),
     }
+
+
+def count(mask: Tensor) -> int:
+    """Return how many entries a mask has; numpy counts them many times as fast as torch adds them up."""
+    return int(np.count_nonzero(mask.cpu().numpy()))
 
 
 def bits(mask: Tensor) -> np.ndarray[Any, Any]:
@@ -86,23 +91,23 @@ def bits(mask: Tensor) -> np.ndarray[Any, Any]:
     return np.packbits(mask.flatten().cpu().numpy())
 
 
-def from_bits(packed: np.ndarray[Any, Any], count: int) -> Tensor:
-    """Return the mask (count,) that was packed."""
-    return torch.from_numpy(_places(packed, count))
+def from_bits(packed: np.ndarray[Any, Any], entries: int) -> Tensor:
+    """Return the mask (entries,) that was packed."""
+    return torch.from_numpy(_places(packed, entries))
 
 
-def _places(packed: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
-    if packed.dtype != np.uint8 or packed.shape != ((count + 7) // 8,):
-        raise RefusedError(f"its bitmap is not one bit for each of {count} entries")
-    return np.unpackbits(packed, count=count).view(np.bool_)
+def _places(packed: np.ndarray[Any, Any], entries: int) -> np.ndarray[Any, Any]:
+    if packed.dtype != np.uint8 or packed.shape != ((entries + 7) // 8,):
+        raise RefusedError(f"its bitmap is not one bit for each of {entries} entries")
+    return np.unpackbits(packed, count=entries).view(np.bool_)
 
 
-def _from_indices(indices: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+def _from_indices(indices: np.ndarray[Any, Any], entries: int) -> np.ndarray[Any, Any]:
     if indices.dtype != np.int32 or indices.ndim != 1:
         raise RefusedError("its indices are not a list of integers")
-    rising = len(indices) == 0 or (indices[0] >= 0 and indices[-1] < count and bool((np.diff(indices) > 0).all()))
+    rising = len(indices) == 0 or (indices[0] >= 0 and indices[-1] < entries and bool((np.diff(indices) > 0).all()))
     if not rising:
-        raise RefusedError(f"its indices do not rise from 0 to {count - 1}")
-    where = np.zeros(count, dtype=np.bool_)
+        raise RefusedError(f"its indices do not rise from 0 to {entries - 1}")
+    where = np.zeros(entries, dtype=np.bool_)
     where[indices] = True
     return where
