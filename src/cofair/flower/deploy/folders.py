@@ -30,9 +30,8 @@ def write_folders(folder: Path, experiment: Path | None, names: Sequence[str], h
         (organiser / part).mkdir(mode=0o700)
     keys.certificates(organiser / "keys", list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
     known = {"host": host, "port": port, "version": cofair.__version__, "days": keys.DAYS}
-    write_whole(organiser / "home" / "config.toml", texts.CONFIG.format(**known))
     _script(organiser / "superlink.sh", texts.SUPERLINK.format(**known))
-    _script(organiser / "flwr.sh", texts.FLWR)
+    _script(organiser / "flwr.sh", texts.FLWR.format(**known))
     write_whole(organiser / "cofair-superlink.service", texts.UNIT.format(what="SuperLink", script="superlink.sh"))
     register = "\n".join(f"sh flwr.sh supernode register public-keys/{name}.pub here --name {name}" for name in names)
     write_whole(organiser / "STEPS.md", texts.ORGANISER.format(register=register, **known))

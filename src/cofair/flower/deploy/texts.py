@@ -1,14 +1,5 @@
 """What the folders of a federation hold: scripts, units of systemd, steps."""
 
-CONFIG = """\
-[superlink]
-default = "here"
-
-[superlink.here]
-address = "127.0.0.1:{port}"
-root-certificates = "keys/ca.crt"
-"""
-
 SUPERLINK = """\
 #!/bin/sh
 # The SuperLink: participants' SuperNodes call it, it calls nobody.
@@ -28,6 +19,14 @@ set -eu
 cd "$(dirname "$0")"
 export FLWR_HOME="$PWD/home" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 PATH="$PWD/venv/bin:$PATH"
+cat > home/config.toml <<END
+[superlink]
+default = "here"
+
+[superlink.here]
+address = "127.0.0.1:{port}"
+root-certificates = "$PWD/keys/ca.crt"
+END
 exec flwr "$@"
 """
 
