@@ -3,14 +3,15 @@
     python -m benchmarks.flower
 
 Both train the same clients one by one with the same engine; the difference is everything that a federation adds on
-both sides: what each client holds, packing, checking, counting, and what clients remember.
+both sides: what each client holds, packing, checking, counting, and what clients remember. The server's part is what is
+left without the time inside the clients.
 """
 
 import statistics
 import time
 
 import torch
-from flwr.clientapp import ClientApp
+from flwr.app import Context, Message
 
 from cofair.engine.exchange import ClientStates, Rewards
 from cofair.flower.client import Participant
@@ -31,8 +32,8 @@ def main() -> None:
         experiment = Experiment.from_dict({"method": {"name": name}, "run": {"device": "cpu"}})
         ready = set_up(experiment)
         federation, method = ready.problem.federation, experiment.method
-        participant = Participant(experiment)
-        grid = InProcessGrid.of(_app(participant), [{"partition-id": k} for k in range(CLIENTS)])
+        app = _Timed(Participant(experiment))
+        grid = InProcessGrid.of(app, [{"partition-id": k} for k in range(CLIENTS)])
         members = [
             Member(f"node {100 + k}", client, int(size))
             for k, (client, size) in enumerate(zip(federation.names, federation.sizes, strict=True))
@@ -53,28 +54,37 @@ def main() -> None:
             uploads, _ = ready.engine.train(given[-1], ClientStates(), t)
             state = method.learn(ready.server, state, given[-1], uploads, t, "train")
             given.append(method.rewards(ready.server, state, t + 1, "train"))
-        times: dict[str, list[float]] = {"messages": [], "direct": []}
+        times: dict[str, list[float]] = {"messages": [], "direct": [], "server": []}
         for number in range(41):
             t = number % len(given)
-            began = time.process_time()
+            app.seconds, began = 0.0, time.process_time()
             engine.train(given[t], ClientStates(), t + 1)
             between = time.process_time()
             for k, local in enumerate(own):
                 local.train(_one(given[t], k), ClientStates(), t + 1)
             times["direct"].append(time.process_time() - between)
             times["messages"].append(between - began)
+            times["server"].append(between - began - app.seconds)
         middle = {key: 1000 * statistics.median(values) for key, values in times.items()}
         print(
             f"{name:8} {CLIENTS} clients, {there.problem.layout.size} parameters: messages add "
-            f"{middle['messages'] - middle['direct']:.1f} ms a round to {middle['direct']:.1f} ms of training "
-            "(CPU time, median of 41 rounds, alternating)"
+            f"{middle['messages'] - middle['direct']:.1f} ms a round to {middle['direct']:.1f} ms of training, "
+            f"{middle['server']:.1f} ms of them at the server (CPU time, median of 41 rounds, alternating)"
         )
 
 
-def _app(participant: Participant) -> ClientApp:
-    app = ClientApp()
-    app.train()(participant.train)
-    return app
+class _Timed:
+    """An app that counts the time spent in it."""
+
+    def __init__(self, participant: Participant) -> None:
+        self.participant, self.seconds = participant, 0.0
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        began = time.process_time()
+        try:
+            return self.participant.train(message, context)
+        finally:
+            self.seconds += time.process_time() - began
 
 
 def _one(rewards: Rewards, k: int) -> Rewards:

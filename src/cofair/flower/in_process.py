@@ -15,13 +15,14 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 _RUN = 1
+App = ClientApp | Callable[[Message, Context], Message]
 
 
 @dataclass
 class Node:
     """A node: its app, its memory, and whether it is there."""
 
-    app: ClientApp | Callable[[Message, Context], Message]
+    app: App
     context: Context
     online: bool = True
 
@@ -38,7 +39,7 @@ class InProcessGrid(Grid):
 
     @classmethod
     def of(
-        cls, app: ClientApp, configs: Sequence[Mapping[str, Any]], run_config: Mapping[str, Any] | None = None
+        cls, app: App, configs: Sequence[Mapping[str, Any]], run_config: Mapping[str, Any] | None = None
     ) -> "InProcessGrid":
         """Return a grid with one node for each node config."""
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN, 1, 1
