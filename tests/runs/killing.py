@@ -22,6 +22,7 @@ import cofair.runs.run
 import cofair.runs.tracking  # what the command would import when it is called
 from cofair.federation import datasets
 from cofair.runs.checkpoint import latest
+from cofair.runs.folder import CHECKPOINT, PREVIOUS
 from cofair.runs.ledger import verified
 
 EXPERIMENT = """
@@ -57,8 +58,11 @@ class Killer:
     """Starts runs and kills them."""
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
-        self.folder, self.random, self.kills = folder, random.Random(seed), 0
-        os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])  # the process that forks does not know pytest's
+        self.folder, self.random = folder, random.Random(seed)
+        self.kills = self.in_rounds = 0  # in_rounds: of these, those that left a run to go on from a checkpoint
+        # the process that forks does not know pytest's
+        searched = [str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, searched))
         self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload(["tests.runs.killing"])
         first = self._processes.Process(target=int)  # so that no run waits for what is imported only once
@@ -96,15 +100,20 @@ class Killer:
             if self.run(experiment, killed, self.random.uniform(0, seconds)):
                 self._compare(whole, killed)
                 shutil.rmtree(killed)
-            rounds = self._readable(killed, rounds if killed.exists() else 0)
+                rounds = 0
+                continue
+            rounds = self._readable(killed, rounds)
+            self.in_rounds += rounds > 0
         self.run(experiment, killed)
         self._compare(whole, killed)
         return self.kills - before
 
     def _readable(self, path: Path, before: int) -> int:
         """Check that the ledger of a killed run is whole and the run does not fall back; return how far it came."""
-        checkpoint = path / "checkpoint.safetensors"
-        if not checkpoint.exists():
+        if (path / "summary.json").exists():  # killed while it tidied up
+            return before
+        if not (path / CHECKPOINT).exists() and not (path / PREVIOUS).exists():
+            assert not before, "a checkpoint was lost"
             return 0
         verified(path / "ledger.jsonl")
         here = int(latest(path).facts["round"])
