@@ -162,6 +162,14 @@ def test_no_process_is_left(tmp_path, code, monkeypatch):
     assert not any(alive(number) for number in numbers)
 
 
+def test_commands_beside_python_are_found_without_activating_its_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    found = "import shutil; print(shutil.which('flower-superexec'))"
+    with Processes(tmp_path, {}) as processes:
+        told = processes.finish("it", [sys.executable, "-c", found], 20)
+    assert told.strip() == str(Path(sys.executable).parent / "flower-superexec")
+
+
 def test_a_process_that_ends_early_or_fails_is_told(tmp_path):
     with Processes(tmp_path, {}) as processes:
         processes.start("node", [sys.executable, "-c", "print('no such key'); raise SystemExit(3)"]).wait(timeout=20)

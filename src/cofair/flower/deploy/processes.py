@@ -29,7 +29,9 @@ class Processes:
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
         """Write logs to a folder."""
         self.logs, self.mark = logs, secrets.token_hex(8)
-        self.environment = {**os.environ, **environment, MARK: self.mark}
+        # Flower's processes look for others of Flower on the path, where an environment that is not activated is not
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        self.environment = {**os.environ, "PATH": path, **environment, MARK: self.mark}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Processes":
