@@ -40,9 +40,7 @@ def main() -> None:
         ]
         remote = RemoteFederation(members, federation.test, federation.validation, federation.classes)
         there = set_up(experiment, federation=remote, model=ready.problem.layout.prototype)
-        engine = GridEngine(
-            there.problem, grid, [member.identity for member in members], Waiting(), Traffic(remote.names)
-        )
+        engine = GridEngine(there.problem, grid, [member.identity for member in members], Waiting(), Traffic())
         own = [
             Local.of(experiment, client, (federation.client(k).x, federation.client(k).y), federation.classes, None)
             for k, client in enumerate(federation.names)

@@ -38,6 +38,19 @@ def while_round(grid, client, happens):
     return grid
 
 
+def arriving(chosen, client, before):
+    """Return a grid on which a client appears while the round before goes on."""
+    grid = grid_of(chosen)
+    node_of(grid, client).online = False
+
+    def arrive(t, _):
+        node_of(grid, client).online = t >= before - 1
+
+    for other in set(range(4)) - {client}:
+        while_round(grid, other, arrive)
+    return grid
+
+
 @pytest.mark.parametrize("name", ["cgsv", "fedrac"])
 def test_an_absent_client_is_missed_only_while_it_is_absent(name):
     chosen = experiment(name, last=5)
@@ -141,15 +154,10 @@ def test_another_model_or_other_data_does_not_join(log):
     assert any("labels" in line for line in log.messages)  # its own log says why
 
 
-def test_a_newcomer_waits_for_the_next_run(log):
+def test_a_newcomer_waits_for_the_next_run_where_the_door_is_closed(log):
     chosen = experiment("fedavg", last=4)
-    grid = grid_of(chosen)
-    node_of(grid, 3).online = False
-
-    def arrive(t, _):
-        node_of(grid, 3).online = t >= 2
-
-    result = served(chosen, while_round(grid, 0, arrive), replace(SOON, clients=3))
+    grid = arriving(chosen, 3, before=3)
+    result = served(chosen, grid, replace(SOON, clients=3, newcomers=False))
     assert result.names == ("0", "1", "2")
     assert sum("takes part from the next run on" in line for line in log.messages) == 1
 

@@ -108,7 +108,7 @@ def test_a_federation_survives_killed_processes_and_refuses_strangers(tmp_path):
         until(lambda: not listens(federation.port), 30, "letting go of the port")
         federation.start_superlink()
         federation.run(tmp_path / "app", [*config, "resume=true"])
-        until((tmp_path / "run" / "traffic.json").exists, 400, "the end")
+        until((tmp_path / "run" / "summary.json").exists, 400, "the end")
     entries = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
     took_part = {entry["round"]: entry["took_part"] for entry in entries[1:]}
     simulated = [record for record, _ in rounds(chosen.method, with_those(prepare(chosen), took_part))]
@@ -168,7 +168,7 @@ def test_the_folders_of_init_are_a_federation_and_an_expired_certificate_is_refu
         out, data = json.dumps(str(tmp_path / "run")), json.dumps(str(organiser / "server.npz"))
         run = ["run", "app", "here", "--run-config", f"out={out}", "--run-config", f"data={data}"]
         processes.finish("run", ["/bin/sh", str(organiser / "flwr.sh"), *run], 60)
-        until((tmp_path / "run" / "traffic.json").exists, 300, "the run")
+        until((tmp_path / "run" / "summary.json").exists, 300, "the run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [client["name"] for client in summary["clients"]] == ["a", "b"]
 

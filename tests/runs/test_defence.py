@@ -17,7 +17,7 @@ from tests.methods.test_every_method import rows, run
 def standing_of(count):
     everybody = torch.ones(count, dtype=torch.bool)
     numbers = torch.linspace(0.1, 0.5, count, dtype=torch.float64)
-    return Standing(numbers, ~everybody, torch.zeros_like(numbers), everybody)
+    return Standing(numbers, numbers, torch.zeros(len(numbers)), ~everybody, torch.zeros_like(numbers), everybody)
 
 
 def test_long_updates_are_cut_to_a_multiple_of_the_median_norm():

@@ -7,7 +7,7 @@ absent nodes, answers that cannot be used, and what each node holds already.
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -48,6 +48,7 @@ class GridEngine:
     clients: Sequence[str]  # what client i is recognised by
     waiting: Waiting
     traffic: Traffic
+    head: Callable[[], str] = lambda: ""  # the hash of the ledger's last entry, which every message tells
     _held: dict[int, Held] = field(default_factory=dict)
     _strangers: set[str] = field(default_factory=set)
     _sent: int = 0
@@ -56,12 +57,16 @@ class GridEngine:
         self._model = fingerprint(self.problem)
         self._session = os.urandom(4).hex()  # so that nobody takes a model of an earlier server for this one's
 
+    def enlarge(self, problem: Problem, clients: Sequence[str]) -> None:
+        """Go on with more clients, of whom the first are those that were there."""
+        self.problem, self.clients = problem, clients
+
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
         """Hand out the rewards and return what came back by the deadline; optimisers' memory stays with the clients."""
         self.problem.check_masks(rewards)
         asked = self.problem.federation.present(rewards.participants).nonzero().flatten().tolist()
         for number in range(1, self.waiting.tries + 1):
-            uploads = self._round(rewards, asked, t)
+            uploads = self.asked(rewards, asked, t)
             if not asked or bool(uploads.present.any()) or uploads.refused:
                 return uploads, states
             LOG.warning("Round %d: nobody answered (%d of %d tries).", t, number, self.waiting.tries)
@@ -70,7 +75,8 @@ class GridEngine:
             "see whether the SuperNodes are running."
         )
 
-    def _round(self, rewards: Rewards, asked: Sequence[int], t: int) -> Uploads:
+    def asked(self, rewards: Rewards, asked: Sequence[int], t: int) -> Uploads:
+        """Hand rewards to some clients, once, and return what came back."""
         until = time.monotonic() + self.waiting.round_seconds
         scopes = self._scopes(rewards)
         nodes = self._nodes(t)
@@ -99,14 +105,14 @@ class GridEngine:
     def _nodes(self, t: int) -> dict[int, int]:
         """Return the node of every client that is there."""
         there = identities(self.grid)
-        for stranger in there.keys() - set(self.clients) - self._strangers:
+        for stranger in there.keys() - set(self.clients) - self._strangers if not self.waiting.newcomers else ():
             LOG.warning("Round %d: %s is new; who comes after the start takes part from the next run on.", t, stranger)
             self._strangers.add(stranger)
         return {i: there[identity].node_id for i, identity in enumerate(self.clients) if identity in there}
 
     def _take(self, i: int, reply: Message, held: Held, uploads: Gathering, scopes: Tensor | None) -> None:
         """Take an answer, or refuse it with a reason."""
-        self.traffic.received(i, reply.content)
+        self.traffic.received(self.problem.federation.names[i], reply.content)
         try:
             update = uploads.take(i, reply, self._model, held.version, None if scopes is None else scopes[i])
         except RefusedError as refusal:
@@ -146,12 +152,12 @@ class GridEngine:
         content = messages.content(
             {
                 "round": t, "work": work_text(rewards.work), "model": self._model, "base": base, "version": version,
-                "choices": choices, "memory": memory_of(rewards),
+                "choices": choices, "memory": memory_of(rewards), "ledger": self.head(),
                 "classes": self.problem.federation.classes or 0,
             },
             arrays,
         )  # fmt: skip
-        self.traffic.sent(i, content)
+        self.traffic.sent(self.problem.federation.names[i], content)
         seconds = 2 * self.waiting.round_seconds  # after that nobody would read an answer
         message = Message(content, node, "train", ttl=seconds, group_id=str(t))
         return message, Held(version, torch.where(changed, row, start))

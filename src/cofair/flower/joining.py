@@ -2,9 +2,11 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from flwr.app import Message
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from cofair.errors import RunError
@@ -17,36 +19,33 @@ from cofair.flower.wire import RefusedError
 LOG = logging.getLogger("flwr.cofair")
 
 
-def gather(
-    grid: Grid, method: str, asks: Sequence[str], classes: int | None, clients: int, model: str, waiting: Waiting
-) -> list[Member]:
+@dataclass(frozen=True)
+class Question:
+    """What every node is told before it joins, and the model that it must have."""
+
+    method: str
+    asks: tuple[str, ...]
+    classes: int | None
+    model: str
+
+    def to(self, node: NodeInfo, seconds: float) -> Message:
+        """Return the message to a node; after so many seconds nobody would read an answer."""
+        told: dict[str, messages.Plain] = {"method": self.method, "asks": list(self.asks), "classes": self.classes or 0}
+        return Message(messages.content(told), node.node_id, "query", ttl=seconds)
+
+
+def gather(grid: Grid, question: Question, clients: int, waiting: Waiting) -> list[Member]:
     """Ask every node that appears until so many clients have joined or the time is over; returned by name.
 
     Each node is asked once. Whoever refuses, breaks down or has another model does not take part.
     """
     until = time.monotonic() + waiting.join_seconds
-    members: dict[str, Member] = {}
+    members: list[Member] = []
     asked: set[str] = set()
     while True:
         new = {identity: node for identity, node in identities(grid).items() if identity not in asked}
         asked.update(new)
-        question: dict[str, messages.Plain] = {"method": method, "asks": list(asks), "classes": classes or 0}
-        seconds = 2 * waiting.join_seconds  # after that nobody would read an answer
-        out = {
-            identity: Message(messages.content(question), node.node_id, "query", ttl=seconds)
-            for identity, node in new.items()
-        }
-        for identity, reply in exchange(grid, out, until, waiting.poll_seconds).items():
-            try:
-                member = _member(identity, reply, model, asks, classes)
-                if member.name in {other.name for other in members.values()}:
-                    raise RefusedError(f"there is a participant {member.name!r} already")
-                if new[identity].name not in ("", member.name):
-                    raise RefusedError(f"it calls itself {member.name!r}, but its key is {new[identity].name!r}'s")
-                members[identity] = member
-                LOG.info("Client %r joins (%s).", member.name, identity)
-            except RefusedError as refusal:
-                LOG.warning("%s does not take part: %s.", identity, refusal)
+        members += answers(grid, new, question, {member.name for member in members}, until, waiting.poll_seconds)
         left = until - time.monotonic()
         if len(members) >= clients or left <= 0:
             break
@@ -57,20 +56,48 @@ def gather(
             f"{len(members)} participants joined within {waiting.join_seconds:g} s, of {least} that the run needs: "
             "see the logs of those that are missing, or set join-seconds or minimum."
         )
-    return sorted(members.values(), key=lambda member: (len(member.name), member.name))
+    return in_order(members)
 
 
-def _member(identity: str, reply: Message, model: str, asks: Sequence[str], classes: int | None) -> Member:
+def answers(
+    grid: Grid, nodes: Mapping[str, NodeInfo], question: Question, taken: Collection[str], until: float,
+    poll_seconds: float,
+) -> list[Member]:  # fmt: skip
+    """Ask nodes, and return who joins by a moment of `time.monotonic`; names that are taken are refused."""
+    names, members = set(taken), []
+    seconds = 2 * max(until - time.monotonic(), 1.0)
+    out = {identity: question.to(node, seconds) for identity, node in nodes.items()}
+    for identity, reply in exchange(grid, out, until, poll_seconds).items():
+        try:
+            member = _member(identity, reply, question)
+            if member.name in names:
+                raise RefusedError(f"there is a participant {member.name!r} already")
+            if nodes[identity].name not in ("", member.name):
+                raise RefusedError(f"it calls itself {member.name!r}, but its key is {nodes[identity].name!r}'s")
+            names.add(member.name)
+            members.append(member)
+            LOG.info("Client %r joins (%s).", member.name, identity)
+        except RefusedError as refusal:
+            LOG.warning("%s does not take part: %s.", identity, refusal)
+    return members
+
+
+def in_order(members: Iterable[Member]) -> list[Member]:
+    """Return members by name, numbers by size."""
+    return sorted(members, key=lambda member: (len(member.name), member.name))
+
+
+def _member(identity: str, reply: Message, question: Question) -> Member:
     told = messages.config_of(reply)
     if told.get("status") != "ok":
         raise RefusedError(str(told.get("reason", "it failed to join; its own log says why"))[:200])
     name, size, counts = told.get("name"), told.get("size"), told.get("class_counts")
     if not isinstance(name, str) or not isinstance(size, int) or not 0 <= size < 2**40:
         raise RefusedError("its name or its size is missing")
-    if size and told.get("model") != model:
+    if size and told.get("model") != question.model:
         raise RefusedError("its model is not the server's: install the same app and versions on both sides")
-    if "class_counts" not in asks:
+    if "class_counts" not in question.asks:
         return Member(identity, name, size)
-    if not isinstance(counts, list) or len(counts) != classes or sum(counts) != size or min(counts) < 0:
+    if not isinstance(counts, list) or len(counts) != question.classes or sum(counts) != size or min(counts) < 0:
         raise RefusedError("how many samples of each class it has is missing, or does not add up to its size")
     return Member(identity, name, size, tuple(counts))

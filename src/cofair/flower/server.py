@@ -1,8 +1,8 @@
 """The organiser's side: a ServerApp around an experiment file."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flwr.app import Context
@@ -13,23 +13,24 @@ from cofair.engine import choose
 from cofair.engine.exchange import ClientStates
 from cofair.engine.losses import Loss
 from cofair.federation.federation import Arrays, Federation
+from cofair.flower.arrivals import NEEDS_NO_TRAINING, Newcomers
 from cofair.flower.asks import asked_by
 from cofair.flower.engine import GridEngine
-from cofair.flower.federation import RemoteFederation, read_members, write_members
-from cofair.flower.joining import gather
+from cofair.flower.federation import Member, RemoteFederation, read_members, write_members
+from cofair.flower.joining import Question, gather
 from cofair.flower.local import fingerprint
 from cofair.flower.settings import Waiting, configured, waiting
 from cofair.flower.traffic import Traffic
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import RunFolder
-from cofair.runs.journal import opened
+from cofair.runs.history import Record
+from cofair.runs.journal import Journal, opened
 from cofair.runs.prepare import Model, Prepared, measure_contributions, set_up
 from cofair.runs.result import Result
 from cofair.runs.run import Listener, carry_out
 
 LOG = logging.getLogger("flwr.cofair")
 Data = Callable[[Context], tuple[Arrays, Arrays | None] | None]
-_NEED_NO_TRAINING = ("size", "diversity", "entropy")
 
 
 def server_app(
@@ -65,43 +66,98 @@ def serve(
 ) -> Result:  # fmt: skip
     """Run an experiment with the nodes of a grid."""
     wait = wait or Waiting()
-    with choose.arithmetic(experiment.run.precision):
-        asks = asked_by(experiment)
+    with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
         own = _own_side(experiment, model, test, validation, loss)
-        federation, clients = own.problem.federation, wait.clients or experiment.federation.clients
-        model = own.problem.layout.prototype
-        members = None if folder is None or not folder.resume else read_members(folder.path)
-        if members is None:
-            model_here = fingerprint(own.problem)
-            members = gather(grid, experiment.method.name, asks, federation.classes, clients, model_here, wait)
-        remote = RemoteFederation(members, federation.test, federation.validation, federation.classes)
-        there = experiment.with_run(engine="loop")  # it never trains, so that any will do
-        ready = set_up(there, federation=remote, model=model, loss=loss)
-        traffic = Traffic(remote.names)
-        engine = GridEngine(ready.problem, grid, [member.identity for member in members], wait, traffic)
-        given = ready.given - ({"federation", "model"} if test is None else set())
-        ready = replace(ready, experiment=experiment, engine=engine, given=given)
-        with opened(folder, experiment, keeps_rewards=True) as journal:
-            _measured(ready, None if journal is None else journal.contributions)
-            if folder is not None:
-                folder.path.mkdir(parents=True, exist_ok=True)
-                write_members(folder.path, members)
-            result = carry_out(experiment, ready, journal, listener)
-        if folder is not None:
-            traffic.write(folder.path)
-        return result
+        traffic = Traffic(folder.path if folder is not None and folder.resume else None)
+        engine = GridEngine(own.problem, grid, (), wait, traffic)
+        given = own.given - {"federation"} if test is None else own.given | {"federation", "model"}
+        served = _Served(experiment, own, given, loss, engine, folder, journal)
+        asks, classes = asked_by(experiment), own.problem.federation.classes
+        question = Question(experiment.method.name, asks, classes, fingerprint(own.problem))
+        everybody = served.earlier() or gather(grid, question, wait.clients or experiment.federation.clients, wait)
+        members = everybody if served.measured is None else everybody[: len(served.measured)]
+        ready = served.begun(members)
+        served.write(everybody)
+        if wait.newcomers:
+            arrivals = Newcomers(
+                grid, list(members), everybody, question, wait, engine, served.prepared_for, served.joined
+            )
+            ready = replace(ready, arrivals=arrivals)
+        return carry_out(experiment, ready, journal, served.listening(listener))
 
 
-def _measured(ready: Prepared, known: Tensor | None) -> None:
+@dataclass
+class _Served:
+    """A run between the network and its folder."""
+
+    experiment: Experiment
+    own: Prepared  # what the server has by itself
+    given: frozenset[str]
+    loss: Loss | None
+    engine: GridEngine
+    folder: RunFolder | None
+    journal: Journal | None
+
+    @property
+    def measured(self) -> Tensor | None:
+        """Return what the first clients brought, where the run goes on."""
+        return None if self.journal is None else self.journal.contributions
+
+    def earlier(self) -> list[Member] | None:
+        """Return everybody who took part before the server was restarted."""
+        return None if self.folder is None or self.measured is None else read_members(self.folder.path)
+
+    def begun(self, members: Sequence[Member]) -> Prepared:
+        """Return the run of those it begins with, and what they bring."""
+        journal = self.journal
+        ready = self.prepared_for(members)
+        self.engine.enlarge(ready.problem, [member.identity for member in members])
+        _measure(ready, self.measured)
+        if journal is not None:
+            self.engine.head = lambda: journal.head
+        return ready
+
+    def prepared_for(self, members: Sequence[Member]) -> Prepared:
+        """Set up the run for some members."""
+        here = self.own.problem.federation
+        remote = RemoteFederation(members, here.test, here.validation, here.classes)
+        there = self.experiment.with_run(engine="loop")  # it never trains, so that any will do
+        ready = set_up(there, federation=remote, model=self.own.problem.layout.prototype, loss=self.loss)
+        return replace(ready, experiment=self.experiment, engine=self.engine, given=self.given)
+
+    def joined(self, prepared: Prepared, members: Sequence[Member], t: int | None) -> None:
+        """Write who has joined before round t, or who is there when a run goes on."""
+        self.write(members)
+        if self.journal is not None and t is not None:
+            self.journal.joined(prepared, t)
+        elif self.journal is not None:
+            self.journal.tell_clients(prepared)
+
+    def write(self, members: Sequence[Member]) -> None:
+        """Write who takes part, so that a restarted server knows everybody's place."""
+        if self.folder is not None:
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            write_members(self.folder.path, members)
+
+    def listening(self, listener: Listener | None) -> Listener:
+        """Return a listener that keeps the bytes which have travelled as well."""
+
+        def heard(method: str, seed: int, record: Record | None) -> None:
+            if self.folder is not None:
+                self.engine.traffic.write(self.folder.path, self.engine.problem.federation.names)
+            if listener is not None:
+                listener(method, seed, record)
+
+        return heard
+
+
+def _measure(ready: Prepared, known: Tensor | None) -> None:
     """Find out what everybody brings: clients train alone, and the server scores the result; or it is known already."""
     experiment, server = ready.experiment, ready.server
-    needs = experiment.contribution.measure not in _NEED_NO_TRAINING
+    needs = experiment.contribution.measure not in NEEDS_NO_TRAINING
     if experiment.method.name == "standalone" or (known is None and needs):
         server.take_alone(ready.engine.train(ready.alone, ClientStates(), 1)[0])
-    if known is None:
-        measure_contributions(ready)
-    else:
-        server.contributions = known.to(server.initial.device)
+    measure_contributions(ready, known)
 
 
 def _own_side(

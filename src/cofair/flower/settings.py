@@ -19,6 +19,7 @@ class Waiting:
     join_seconds: float = setting(300.0, "how long the server waits for participants before it starts", above=0)
     round_seconds: float = setting(600.0, "deadline of a training: who has not answered by then is absent", above=0)
     poll_seconds: float = setting(1.0, "seconds between two looks for answers", above=0)
+    newcomers: bool = setting(True, "whoever comes later takes part from the next round on; false: from the next run")
     tries: int = setting(3, "how often a training is asked for before a run ends in which nobody answers", minimum=1)
 
 

@@ -1,6 +1,7 @@
 """Bytes that travelled to and from each client, and a file of them in the run folder."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,23 +16,21 @@ FILE = "traffic.json"
 class Traffic:
     """Counts the bytes of arrays, which are all but about a kilobyte of a message."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        """Count from zero."""
-        self.names = tuple(names)
-        self.down, self.up = [0] * len(names), [0] * len(names)
+    def __init__(self, folder: Path | None = None) -> None:
+        """Count from zero, or from what a folder says was counted before."""
+        rows = [] if folder is None or not (folder / FILE).exists() else json.loads((folder / FILE).read_text("utf-8"))
+        self.down = Counter({row["client"]: row["bytes_down"] for row in rows})
+        self.up = Counter({row["client"]: row["bytes_up"] for row in rows})
 
-    def sent(self, i: int, content: RecordDict) -> None:
-        """Count what is sent to client i."""
-        self.down[i] += payload(content)
+    def sent(self, client: str, content: RecordDict) -> None:
+        """Count what is sent to a client."""
+        self.down[client] += payload(content)
 
-    def received(self, i: int, content: RecordDict) -> None:
-        """Count what client i sent."""
-        self.up[i] += payload(content)
+    def received(self, client: str, content: RecordDict) -> None:
+        """Count what a client sent."""
+        self.up[client] += payload(content)
 
-    def write(self, folder: Path) -> None:
-        """Write the counts."""
-        rows = [
-            {"client": name, "bytes_down": down, "bytes_up": up}
-            for name, down, up in zip(self.names, self.down, self.up, strict=True)
-        ]
+    def write(self, folder: Path, clients: Sequence[str]) -> None:
+        """Write the counts of these clients."""
+        rows = [{"client": name, "bytes_down": self.down[name], "bytes_up": self.up[name]} for name in clients]
         write_whole(folder / FILE, json.dumps(rows, indent=1) + "\n")

@@ -6,7 +6,7 @@ as reputation and data size (or the number of classes) allow. The client adds it
 takes its own upload, which is part of the aggregate, out again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -161,3 +161,7 @@ class CFFL(Method[CFFLState]):
     def reputation(self, state: CFFLState) -> Tensor:
         """Return the reputations."""
         return state.reputation
+
+    def faded(self, state: CFFLState, factor: Tensor) -> CFFLState:
+        """Return the state with faded reputations."""
+        return replace(state, reputation=state.reputation * factor.to(state.reputation))

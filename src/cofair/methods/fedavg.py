@@ -80,6 +80,13 @@ class FedAvg(Method[FedAvgState]):
         step = mean_over_clients(uploads, server.rule) if robust else weight @ uploads.updates
         return replace(state, parameters=begun + step)
 
+    def welcome(self, server: Server, state: FedAvgState, t: int) -> FedAvgState:
+        """Give newcomers the average for a personal model."""
+        if state.personal is None:
+            return state
+        new = state.parameters.expand(server.clients - len(state.personal), -1)
+        return replace(state, personal=torch.cat([state.personal, new]))
+
     def delivered(self, server: Server, state: FedAvgState) -> Delivered:
         """Deliver the personal models, or the average where nothing is personalised."""
         return Delivered(state.parameters if state.personal is None else state.personal)

@@ -45,13 +45,23 @@ class FedSAC(SubmodelMethod):
         """Measure importance in round 2 and every `interval` rounds from then on, and allocate anew."""
         if (t - 2) % self.interval:
             return state
-        K = len(state.record)
         if self.without_allocation:
-            importance = torch.full_like(state.record, 100 / K)
-            order = torch.randperm(K, generator=server.random(t, "order")).to(state.record.device)
+            importance = torch.full_like(state.record, 100 / len(state.record))
         else:
             # Eq. 3: I_k = CE(V; θ without k) − CE(V; θ), in percent of their sum
             importance = transform(by_removal(server.validation, state.parameters).double(), self.importance_transform)
+        return self.allocate(server, replace(state, record=importance), t)
+
+    def welcome(self, server: Server, state: Submodels, t: int) -> Submodels:
+        """Grant newcomers what the importance measured last gives them."""
+        return self.allocate(server, super().welcome(server, state, t), t)
+
+    def allocate(self, server: Server, state: Submodels, t: int) -> Submodels:
+        """Give each client the neurons that its reputation pays for."""
+        importance, K = state.record, len(state.record)
+        if self.without_allocation:
+            order = torch.randperm(K, generator=server.random(t, "order")).to(importance.device)
+        else:
             order = importance.argsort(stable=True)
         # Eq. 2: r_i = 100 · exp(β c_i) / max_j exp(β c_j)
         reputation = exponential_share(server.contributions, self.beta)
@@ -59,4 +69,4 @@ class FedSAC(SubmodelMethod):
         paid = importance[order].cumsum(0)
         counts = (paid[None, :] <= reputation[:, None] + _ROUNDING).sum(1).clamp(min=1)
         counts[reputation >= 100 - _ROUNDING] = K
-        return replace(state, granted=prefix_masks(order, counts), record=importance, reputation=reputation)
+        return replace(state, granted=prefix_masks(order, counts), reputation=reputation)

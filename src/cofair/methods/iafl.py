@@ -48,8 +48,7 @@ class IAFL(Method[IAFLState]):
 
     def start(self, server: Server) -> IAFLState:
         """Everybody starts from the initial model; γ_i = (p_i / max_j p_j)^(1 − κ) is fixed."""
-        brought = server.contributions if self.reputation_from == "contributions" else server.sizes.double()
-        gamma = of_the_best(brought) ** (1 - self.kappa)
+        gamma = self.shares(server)
         return IAFLState(server.initial.repeat(server.clients, 1), server.initial, gamma, torch.zeros_like(gamma))
 
     def rewards(self, server: Server, state: IAFLState, t: int, phase: str) -> Rewards:
@@ -63,17 +62,24 @@ class IAFL(Method[IAFLState]):
         self, server: Server, state: IAFLState, rewards: Rewards, uploads: Uploads, t: int, phase: str
     ) -> IAFLState:
         """Add to each model the plain mean of the updates drawn for its client; the local update is part of it."""
-        drawn = self.draws(server, state.gamma, uploads.present, t)
+        gamma = self.shares(server)  # contributions may be measured anew, and clients join
+        drawn = self.draws(server, gamma, uploads.present, t)
         mean = drawn / drawn.sum(1, keepdim=True).clamp(min=1)
         # the reference model follows the client of the largest γ, the first by name among several
-        best = int(torch.where(state.gamma >= state.gamma.max(), server.places().to(drawn.device), len(drawn)).argmin())
+        best = int(torch.where(gamma >= gamma.max(), server.places().to(drawn.device), len(drawn)).argmin())
         others = drawn.fill_diagonal_(0).any(1)
         return replace(
             state,
             models=rewards.parameters + mean.to(uploads.updates) @ uploads.updates,
             reference=state.reference + mean[best].to(uploads.updates) @ uploads.updates,
+            gamma=gamma,
             download=others.to(state.download),
         )
+
+    def shares(self, server: Server) -> Tensor:
+        """Return γ_i = (p_i / max p)^(1 − κ) (N,)."""
+        brought = server.contributions if self.reputation_from == "contributions" else server.sizes.double()
+        return of_the_best(brought) ** (1 - self.kappa)
 
     def draws(self, server: Server, gamma: Tensor, present: Tensor, t: int) -> Tensor:
         """Return whose updates make whose reward (N, N): its own and ⌈γ_i (n − 1)⌉ others of the n that answered."""

@@ -15,6 +15,7 @@ from cofair.engine.scoring import Scorer, Scores
 from cofair.engine.work import Work
 from cofair.errors import RunError, UsageError
 from cofair.methods.aggregation import Rule
+from cofair.methods.growth import grown
 
 State = TypeVar("State")
 
@@ -25,12 +26,14 @@ class Server:
     def __init__(
         self, problem: Problem, initial: Tensor, work: Work, rounds: int, evaluates: Callable[[int], bool],
         train_alone: Callable[[], Uploads], *, rule: Rule | None = None, forgives: bool = False,
+        metric: str = "accuracy",
     ) -> None:  # fmt: skip
         """Set up the server of a run.
 
         `evaluates(t)` tells whether the rewards of round t are tested, `train_alone()` gives what
         clients upload that trained by themselves. `rule` is how methods that average join updates. A server that
-        `forgives` takes who diverged alone for one who brings least, instead of ending the run.
+        `forgives` takes who diverged alone for one who brings least, instead of ending the run. `metric` names what
+        models are judged by.
         """
         self.initial = initial
         self.work = work
@@ -42,6 +45,8 @@ class Server:
         self.names = problem.federation.names
         self.class_counts = problem.federation.class_counts  # how many samples of each class each client has (N, C)
         self.seed = problem.seed
+        self.metric = metric
+        self.tested_on = len(problem.federation.test)  # samples that test rewards; a method never sees them
         self.contributions: Tensor = torch.zeros(0)
         self.evaluates = evaluates
         self.rule = rule
@@ -123,6 +128,14 @@ class Method(ABC, Generic[State]):
     needs_validation: ClassVar[bool] = False
     averages: ClassVar[bool] = False  # it joins updates by the server's rule: mean, median or trimmed mean
 
+    def validates(self) -> bool:
+        """Tell whether the method, with its settings, needs a validation set at the server."""
+        return self.needs_validation
+
+    def notes(self, server: Server) -> list[str]:
+        """Say what is to be known before the first round, in sentences; most methods have nothing to say."""
+        return []
+
     def rounds(self, server: Server) -> int:
         """Return how many rounds the method runs."""
         return server.rounds
@@ -150,3 +163,14 @@ class Method(ABC, Generic[State]):
     def reputation(self, state: State) -> Tensor | None:
         """Return what the server currently believes of each client (N,), if the method keeps that."""
         return None
+
+    def welcome(self, server: Server, state: State, t: int) -> State:
+        """Return the state with room for clients that join before round t; the server knows them already.
+
+        They begin as everybody began. A method whose beginners hold more than a newcomer has earned says otherwise.
+        """
+        return grown(state, self.start(server))
+
+    def faded(self, state: State, factor: Tensor) -> State:
+        """Return the state with each client's reputation times a factor (N,), where that is not a contribution's."""
+        return state

@@ -85,6 +85,10 @@ class SparsifiedMethod(Method[OwnModels]):
         """Return the reputations."""
         return state.reputation
 
+    def faded(self, state: OwnModels, factor: Tensor) -> OwnModels:
+        """Return the state with faded reputations."""
+        return replace(state, reputation=state.reputation * factor.to(state.reputation))
+
 
 def by_size(uploads: Uploads) -> Tensor:
     """Return weights n_i / n over the clients that answered."""

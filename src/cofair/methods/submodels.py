@@ -75,6 +75,16 @@ class SubmodelMethod(Method[Submodels]):
     def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
         """Return the state with the submodels, reputations and the record for round t."""
 
+    def welcome(self, server: Server, state: Submodels, t: int) -> Submodels:
+        """Grant newcomers what they have earned; everything, as in the first round, would be a gift."""
+        larger = super().welcome(server, state, t)
+        nothing, before = torch.zeros_like(larger.granted), len(state.granted)
+        granted, handed = nothing.clone(), nothing
+        granted[:before], handed[:before] = state.granted, state.handed
+        # what was trained is counted already
+        own = replace(larger, granted=granted, handed=handed, trained=torch.zeros_like(state.trained))
+        return self.grant(server, own, t)
+
     def delivered(self, server: Server, state: Submodels) -> Delivered:
         """Deliver the new model under the masks that were handed out, as the papers' code tests it."""
         return Delivered(state.parameters, state.handed)

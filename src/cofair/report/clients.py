@@ -1,5 +1,6 @@
 """Clients on the page: a statement for each, or a table to search where there are many."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,8 @@ def numbers(standing: Standing) -> dict[str, Any]:
 
 def client_plots(standing: Standing, i: int) -> list[Plot]:
     """Return a client's own accuracy and reputation over the rounds, with its bounds."""
-    history, metric = standing.run.outcome.history, standing.run.metric
+    history = [record for record in standing.run.outcome.history if not math.isnan(record.accuracies[i])]
+    metric = standing.run.metric
     if len(history) < 2:
         return []
     rounds = tuple(float(record.round) for record in history)

@@ -83,9 +83,9 @@ def over_rounds(run: Run, values: Floats, rounds: Sequence[int] | None = None) -
         )
     marks: list[Mark] = []
     for name, low, high in (("all", 0, 100), ("middle 80 %", 10, 90), ("middle half", 25, 75)):
-        edges = np.percentile(values, [low, high], axis=1)
+        edges = np.nanpercentile(values, [low, high], axis=1)
         marks.append(Band(name, x, tuple(edges[0].tolist()), tuple(edges[1].tolist())))
-    marks.append(Lines("median", x, tuple(np.median(values, axis=1).tolist()), order=1.0))
+    marks.append(Lines("median", x, tuple(np.nanmedian(values, axis=1).tolist()), order=1.0))
     return tuple(marks)
 
 

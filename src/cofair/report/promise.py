@@ -44,11 +44,12 @@ def promises(run: Run) -> Promises | None:
 
 def misses_over_rounds(run: Run, made: Promises) -> Plot:
     """How far each client's tested accuracy is from what it was promised, over the rounds."""
-    largest = np.abs(made.misses).max(1)
+    largest = np.nanmax(np.abs(made.misses), 1)
     kept = int((largest < MISS).sum())
+    average = np.nanmean(np.abs(made.misses))
     caption = (
         f"In {kept} of {len(largest)} tested rounds nobody's reward was {MISS} points or more away from its promise; "
-        f"over all rounds and clients it was {np.abs(made.misses).mean():.1f} points away on average{seed_of(run)}."
+        f"over all rounds and clients it was {average:.1f} points away on average{seed_of(run)}."
     )
     return Plot(
         "promise", "Tested less promised", caption, "round", "points of accuracy",
@@ -58,8 +59,10 @@ def misses_over_rounds(run: Run, made: Promises) -> Plot:
 
 def told(run: Run, made: Promises, i: int, last: int = 10) -> str:
     """Return the sentence on the promise made to client i."""
-    promised, validated, tested = (values[-last:, i].mean() for values in (made.promised, made.validated, made.tested))
-    worst = int(np.abs(made.misses[:, i]).argmax())
+    promised, validated, tested = (
+        np.nanmean(values[-last:, i]) for values in (made.promised, made.validated, made.tested)
+    )
+    worst = int(np.nanargmax(np.abs(made.misses[:, i])))
     miss = made.misses[worst, i]
     where = "above" if miss > 0 else "below"
     return (

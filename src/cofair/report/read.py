@@ -12,7 +12,7 @@ from cofair.errors import RunError, UsageError
 from cofair.runs.cells import LAST_ROUNDS
 from cofair.runs.compare import Comparison
 from cofair.runs.folder import FORMAT
-from cofair.runs.history import read_history
+from cofair.runs.history import PER_CLIENT, read_history
 from cofair.runs.result import Outcome
 
 _UNLABELLED = (
@@ -135,9 +135,10 @@ def read_run(folder: Path) -> Run:
     history = read_history(folder / "history.jsonl")
     if not history:
         raise RunError(f"{folder} has no tested round yet: the run was stopped before its first test.")
-    clients = len(facts["clients"])
+    joined = [int(facts.get("joined", {}).get(name, 0)) for name in facts["clients"]]
     for record in history:
-        lists = (record.accuracies, record.download, record.validation, record.reputation)
+        clients = sum(since <= record.round for since in joined)
+        lists = [getattr(record, name) for name in PER_CLIENT]
         if any(values is not None and len(values) != clients for values in lists):
             raise RunError(f"The history of {folder} is damaged: round {record.round} does not have {clients} clients.")
     outcome = Outcome(
@@ -148,7 +149,19 @@ def read_run(folder: Path) -> Run:
         contributions=tuple(map(float, facts["contributions"])),
         history=tuple(sorted(history, key=lambda record: record.round)),
     )
-    return Run(folder, outcome, experiment, facts)
+    return Run(folder, outcome, experiment, facts | _traffic(folder))
+
+
+def _traffic(folder: Path) -> dict[str, Any]:
+    """Return the bytes that travelled to and from each client, where a real federation counted them."""
+    path = folder / "traffic.json"
+    if not path.exists():
+        return {}
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return {"traffic": {str(row["client"]): (int(row["bytes_down"]), int(row["bytes_up"])) for row in rows}}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RunError(f"{path} is damaged: delete it to see the rest.") from None
 
 
 def _runs_in(path: Path) -> list[Run]:

@@ -1,5 +1,6 @@
 """What a client is told: what it brought, what it got and why, in plain sentences."""
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -82,7 +83,9 @@ class Standing:
             measure = self.run.setting("contribution", "measure")
             how = "given from outside" if "contributions" in self.run.facts["given"] or not measure else f"by {measure}"
             brought = f"It brought {samples}; its contribution ({how}) is {self.brought_text(i)}."
-        return f"{brought} Rank {self.ranks[i]:,} of {len(self):,} by contribution{shared}."
+        since = self.run.facts.get("joined", {}).get(self.names[i])
+        joined = f" It joined before round {since}." if since else ""
+        return f"{brought} Rank {self.ranks[i]:,} of {len(self):,} by contribution{shared}.{joined}"
 
     def _reward(self, i: int) -> str:
         got = f"Its reward has {100 * self.got[i]:.1f} % {self.run.metric}"
@@ -110,14 +113,14 @@ class Standing:
         return f"{entitled}: its reward is {where} that, so it gains nothing by taking part."
 
     def _reputation(self, i: int) -> str | None:
-        records = [record for record in self.run.outcome.history if record.reputation is not None]
-        values = [record.reputation[i] for record in records if record.reputation is not None]
+        known = [(r.round, r.reputation[i]) for r in self.run.outcome.history if r.reputation is not None]
+        known = [(t, value) for t, value in known if not math.isnan(value)]
+        rounds, values = [t for t, _ in known], [value for _, value in known]
         if not values:
             return None
         seed = f" (seed {self.run.outcome.seed})" if len(self.entry.runs) > 1 else ""
         if len(values) == 1:
-            return f"Its reputation in round {records[0].round} is {values[0]:.3g}{seed}."
-        rounds = [record.round for record in records]
+            return f"Its reputation in round {rounds[0]} is {values[0]:.3g}{seed}."
         span = f"{values[0]:.3g} in round {rounds[0]} to {values[-1]:.3g} in round {rounds[-1]}{seed}"
         steps = largest_changes(values)
         if not steps:
@@ -126,6 +129,9 @@ class Standing:
         return f"Its reputation went from {span}; it changed most by {listed(told)}."
 
     def _download(self, i: int) -> str:
+        if (travelled := self.run.facts.get("traffic")) is not None and self.names[i] in travelled:
+            down, up = travelled[self.names[i]]
+            return f"{data_size(down)} were sent to it, and {data_size(up)} came back."
         share = self.download[i]
         size, rounds = int(self.run.facts.get("parameters", 0)), self.run.outcome.history[-1].round
         text = f"In a round it received {100 * share:.0f} % of a whole model on average"

@@ -57,7 +57,10 @@ def read(
     validation_accuracies: npt.ArrayLike | None = None,
     alpha: float = 0.5,
 ) -> Cell:
-    """Read a cell from accuracies (T, N) of N clients at T evaluated rounds, by one of the rules."""
+    """Read a cell from accuracies (T, N) of N clients at T evaluated rounds, by one of the rules.
+
+    NaN stands for a client that had not joined yet.
+    """
     if rule not in RULES:
         raise UsageError(f"Unknown rule {rule!r} for a table cell: {nearest(rule, RULES)}")
     c, a = np.asarray(contributions, dtype=np.float64), np.asarray(accuracies, dtype=np.float64)
@@ -69,9 +72,18 @@ def read(
     if validation_accuracies is not None:
         v = np.asarray(validation_accuracies, dtype=np.float64)
         _check("validation accuracies", v, t, c)
-        gamma_v, best_v = fairness_by_round(c, v), v.max(1)
-    gamma, share = fairness_by_round(c, a), within_alpha_bound(c, a, alpha).mean(1)
-    return RULES[rule](_History(t, gamma, a.max(1), a.mean(1), a.min(1), share, gamma_v, best_v))
+        gamma_v, best_v, *_ = _metrics(c, v, alpha)
+    return RULES[rule](_History(t, *_metrics(c, a, alpha), gamma_v, best_v))
+
+
+def _metrics(c: Floats, a: Floats, alpha: float) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Return fairness, maximum, mean, minimum and rate at each round (T,); NaN is a client that had not joined yet."""
+    gaps = np.isnan(a)
+    if not gaps.any():
+        return fairness_by_round(c, a), a.max(1), a.mean(1), a.min(1), within_alpha_bound(c, a, alpha).mean(1)
+    rows = [_metrics(c[~gap], row[None, ~gap], alpha) for gap, row in zip(gaps, a, strict=True)]
+    fairness, high, mean, low, share = (np.concatenate(part) for part in zip(*rows, strict=True))
+    return fairness, high, mean, low, share
 
 
 def _best(history: _History) -> Cell:

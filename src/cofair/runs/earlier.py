@@ -102,6 +102,15 @@ def note_resumption(path: Path, t: int, facts: dict[str, Any]) -> None:
     write_whole(path / "run.json", json.dumps(known, indent=1) + "\n")
 
 
+def note_clients(path: Path, clients: dict[str, list[Any]], t: int | None) -> None:
+    """Note in run.json who takes part; who was not named there joined before round t."""
+    known = _facts(path)
+    joined = {name: since for name, since in known.get("joined", {}).items() if name in clients["clients"]}
+    joined |= {name: t for name in clients["clients"] if t is not None and name not in known["clients"]}
+    known |= {**clients, "joined": joined}
+    write_whole(path / "run.json", json.dumps(known, indent=1) + "\n")
+
+
 def _facts(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads(_text(path / "run.json"))

@@ -1,9 +1,10 @@
 """What was measured, round by round: one JSON line for each tested round, written as the run goes."""
 
 import json
+import math
 import types
 import typing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,15 @@ class Record:
         """Return the record as one line; what is absent is left out."""
         return json.dumps({key: value for key, value in asdict(self).items() if value is not None})
 
+    def of(self, clients: int) -> "Record":
+        """Return the record with NaN for clients that joined later, who are last."""
+        own = {name: getattr(self, name) for name in PER_CLIENT}
+        short = {name: values for name, values in own.items() if values is not None and len(values) < clients}
+        longer: dict[str, Any] = {
+            name: [*values, *[math.nan] * (clients - len(values))] for name, values in short.items()
+        }
+        return replace(self, **longer) if longer else self
+
     @classmethod
     def from_json(cls, line: str) -> "Record":
         """Read a record from its line; anything else than a record is a ValueError or a TypeError."""
@@ -44,6 +54,7 @@ class Record:
         return record
 
 
+PER_CLIENT = ("accuracies", "validation", "reputation", "download", "promised", "validated")
 _HINTS = typing.get_type_hints(Record)
 
 

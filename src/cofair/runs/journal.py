@@ -12,7 +12,7 @@ from cofair.engine.exchange import Delivered
 from cofair.errors import RunError
 from cofair.runs import checkpoint, fingerprint, ledger, tensor_file
 from cofair.runs.checkpoint import Checkpoints
-from cofair.runs.earlier import begun, is_finished, note_resumption, refuse_other
+from cofair.runs.earlier import begun, is_finished, note_clients, note_resumption, refuse_other
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import FILES, REWARDS, RunFolder, refuse_earlier, told
 from cofair.runs.history import Record, read_history
@@ -40,6 +40,15 @@ def opened(
     """Hold a run's folder, if it has one, until the run ends however it may."""
     with ExitStack() as locks:
         yield None if folder is None else Journal(folder, experiment, locks, keeps_rewards=keeps_rewards)
+
+
+def known_of(prepared: Prepared, first: int = 0) -> dict[str, list[Any]]:
+    """Return names, sizes and contributions of the clients from a first one on."""
+    server = prepared.server
+    return {
+        "clients": list(server.names[first:]), "samples": server.sizes[first:].tolist(),
+        "contributions": server.contributions[first:].tolist(),
+    }  # fmt: skip
 
 
 class Journal:
@@ -125,6 +134,17 @@ class Journal:
     def _records(self) -> list[Record]:
         path = self._folder.history.path
         return read_history(path) if path.exists() else []
+
+    def joined(self, prepared: Prepared, t: int) -> None:
+        """Write who has joined before round t, after all others."""
+        before, self._prepared = self._prepared.server.clients, prepared
+        self._ledger.add({"round": t - 1, "joined": known_of(prepared, before)})
+        self.tell_clients(prepared, t)
+
+    def tell_clients(self, prepared: Prepared, t: int | None = None) -> None:
+        """Write into run.json who takes part; those who are new there have joined before round t."""
+        self._prepared = prepared
+        note_clients(self._folder.path, known_of(prepared), t)
 
     def tested(self, tested: Tested) -> None:
         """Write a tested round to the history and to the ledger."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from cofair import metrics
 from cofair.engine.exchange import ClientStates, Delivered, Rewards, Uploads
 from cofair.engine.scoring import Scorer
+from cofair.engine.work import STAYS
 from cofair.errors import RunError
 from cofair.methods import Method
 from cofair.runs.history import Record
@@ -34,12 +35,14 @@ class Tested:
     """A tested round: what was measured, the models delivered, what was counted since the test before.
 
     `contributions` (N,) are those that the method goes by, measured anew where the experiment asks for that.
+    `prepared` is the run's, with all clients that have joined by then.
     """
 
     record: Record
     delivered: Delivered
     tally: Tally
     contributions: Tensor
+    prepared: Prepared
 
 
 Trained = tuple[Uploads, ClientStates]
@@ -74,19 +77,27 @@ def going(
 
     The run goes on from `begun`, if it was begun before; `keep` is shown where it stands after every round.
     """
-    server = prepared.server
+    if begun is not None and prepared.arrivals is not None:
+        prepared = prepared.arrivals.restored(prepared, begun.standing.brought)
+    server, fade = prepared.server, prepared.participation.settings.fade
     at = begun or Position(0, method.start(server), ClientStates(), Tally.empty(server), 0.0, Standing.at_first(server))
     watch = Stopwatch(clock, at.seconds)
     state, clients, tally, standing = at.state, at.clients, at.tally, at.standing
     last = method.rounds(server)
     for t in range(at.t + 1, last + 1):
+        joined = prepared.arrivals.before(prepared, t) if prepared.arrivals is not None and t > 1 else None
+        if joined is not None:
+            prepared = joined
+            standing, tally = standing.with_newcomers(joined.server), tally.with_newcomers(joined.server.clients)
+            state = method.welcome(joined.server.told(standing.believed(fade)), state, t)
         if prepared.measures_again(t):
             trained = yield Training(prepared.alone_again(standing, t), ClientStates(), 1)
             assert trained is not None
             standing = prepared.measured_again(standing, trained[0])
         for phase in method.phases(server, t):
-            server = prepared.server.told(standing.contributions)
-            rewards = prepared.handed(method.rewards(server, state, t, phase), standing, t)
+            server = prepared.server.told(standing.believed(fade))
+            wanted = method.rewards(server, state, t, phase)
+            rewards = prepared.handed(wanted, standing, t)
             trained = yield Training(rewards, clients, t)
             assert trained is not None
             uploads, remembered = trained
@@ -94,16 +105,20 @@ def going(
             uploads, standing = prepared.received(
                 rewards, uploads, standing, partial(method.delivered, server, state), t
             )
-            server = prepared.server.told(standing.contributions)
+            server = prepared.server.told(standing.believed(fade))
             state = method.learn(server, state, rewards, uploads, t, phase)
             tally = tally.after(server, rewards, uploads, t)
+            if fade and phase not in STAYS:
+                missed = prepared.problem.federation.present(wanted.participants) & ~uploads.present
+                standing = standing.after_missing(missed, uploads.present)
+                state = method.faded(state, torch.where(missed, 1 - fade, 1.0))
         if server.evaluates(t) or t == last:
             delivered = standing.kept(method.delivered(server, state))
             reputation = method.reputation(state)
             accuracies = _tested(prepared.tester, delivered, server.clients, t)
             record = Record(
                 round=t,
-                fairness=metrics.fairness(prepared.server.contributions, accuracies),
+                fairness=metrics.fairness(standing.brought, accuracies),
                 accuracies=accuracies,
                 validation=(
                     _tested(server.validation, delivered, server.clients, t) if prepared.experiment.run.joint else None
@@ -117,7 +132,7 @@ def going(
                 promised=None if delivered.promised is None else _list(delivered.promised),
                 validated=None if delivered.validated is None else _list(delivered.validated),
             )
-            yield Tested(record, delivered, tally, standing.contributions)
+            yield Tested(record, delivered, tally, standing.contributions, prepared)
             tally = tally.tested()
         if keep is not None:
             keep(Position(t, state, clients, tally, watch.seconds(), standing, t == last))

@@ -31,6 +31,9 @@ class ParticipationSettings:
     leave: tuple[int, ...] = setting(
         (), "last round of each client, in their order; 0, or beyond the list: it stays to the end", minimum=0
     )
+    fade: float = setting(
+        0.0, "share of its reputation that a client loses with each training it misses", minimum=0, maximum=1
+    )
 
 
 class Participation:
@@ -53,7 +56,7 @@ class Participation:
     @property
     def everybody(self) -> bool:
         """Tell whether all clients take part in all rounds."""
-        return self.settings == ParticipationSettings()
+        return replace(self.settings, fade=0.0) == ParticipationSettings()
 
     def answering(self, t: int) -> Tensor:
         """Return who is there, sampled, and answers in round t (N,)."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,12 @@ class Tally:
             self.present if rewards.work.phase in STAYS else (*self.present, (t, uploads.present)),
             (*self.refused, *own),
         )
+
+    def with_newcomers(self, clients: int) -> "Tally":
+        """Return the counts with zeros for newcomers."""
+        new = clients - len(self.downloaded)
+        present = tuple((t, torch.cat([was, was.new_zeros(new)])) for t, was in self.present)
+        return replace(self, downloaded=torch.cat([self.downloaded, self.downloaded.new_zeros(new)]), present=present)
 
     def tested(self) -> "Tally":
         """Return the counts after a test."""

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ class Prepared:
     alone: Rewards  # what clients are handed to train by themselves
     participation: Participation
     attack: Attack | None = None
+    arrivals: "Arrivals | None" = None
 
     def handed(self, rewards: Rewards, standing: Standing, t: int) -> Rewards:
         """Return a method's rewards, handed only to who takes part in the round and was not removed."""
@@ -68,6 +70,16 @@ class Prepared:
         asked = uploads.present & standing.members
         fresh = measured_by(self.experiment, judge, self.tester)
         return replace(standing, contributions=torch.where(asked, fresh, standing.contributions))
+
+
+class Arrivals(Protocol):
+    """Where clients come from that join while a run goes on; only a real federation has such."""
+
+    def before(self, prepared: Prepared, t: int) -> Prepared | None:
+        """Return what is prepared with those who have come before round t, after all others, and what they bring."""
+
+    def restored(self, prepared: Prepared, brought: Tensor) -> Prepared:
+        """Return what is prepared with everybody who had come before the run was interrupted, and what they brought."""
 
 
 def measured_by(experiment: Experiment, server: Server, tester: Scorer) -> Tensor:

@@ -1,5 +1,6 @@
 """What a run gives back."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -32,6 +33,10 @@ class Outcome:
     contributions: tuple[float, ...]
     history: tuple[Record, ...]
 
+    def __post_init__(self) -> None:
+        """Leave gaps where a client had not joined yet."""
+        object.__setattr__(self, "history", tuple(record.of(len(self.names)) for record in self.history))
+
     @property
     def fairness(self) -> float | None:
         """Return γ = 100 × Pearson(contributions, accuracies), or None where it is undefined."""
@@ -46,7 +51,8 @@ class Outcome:
     def accuracies(self) -> tuple[float, ...]:
         """Return each client's accuracy, the mean over the final ten rounds."""
         rows = self._last_rounds()
-        return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
+        known = [[value for value in column if not math.isnan(value)] for column in zip(*rows, strict=True)]
+        return tuple(sum(column) / len(column) for column in known)
 
     def _last_rounds(self) -> list[list[float]]:
         read = set(self.cell().rounds)

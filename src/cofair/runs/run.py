@@ -17,12 +17,13 @@ from cofair.methods import Method
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import FORMAT, RunFolder, versions
 from cofair.runs.history import Record
-from cofair.runs.journal import Journal, Past, opened
+from cofair.runs.journal import Journal, Past, known_of, opened
 from cofair.runs.loop import driven
 from cofair.runs.prepare import Model, Prepared, prepare
 from cofair.runs.result import Outcome, Result, RewardModels
 
 Listener = Callable[[str, int, Record | None], None]  # method, seed, tested round (None: a run is being prepared)
+Notes = Callable[[str, int, Sequence[str]], None]  # method, seed, what is to be known before the first round
 
 
 def run(
@@ -87,26 +88,32 @@ def _numbers(contributions: Sequence[float] | Tensor | None) -> Tensor | None:
         raise UsageError(f"contributions must be numbers, one a client, but are {contributions!r}.") from None
 
 
-def run_experiment(experiment: Experiment, folder: RunFolder | None = None, listener: Listener | None = None) -> Result:
-    """Run an experiment that names its data and model."""
+def run_experiment(
+    experiment: Experiment, folder: RunFolder | None = None, listener: Listener | None = None,
+    notes: Notes | None = None,
+) -> Result:  # fmt: skip
+    """Run an experiment that names its data and model; `notes` hears what its method says before the first round."""
     with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
         if listener is not None:
             listener("contributions", experiment.run.seed, None)
         prepared = prepare(experiment, measured=None if journal is None else journal.contributions)
-        return carry_out(experiment, prepared, journal, listener)
+        return carry_out(experiment, prepared, journal, listener, notes)
 
 
 def carry_out(
-    experiment: Experiment, prepared: Prepared, journal: Journal | None = None, listener: Listener | None = None
-) -> Result:
+    experiment: Experiment, prepared: Prepared, journal: Journal | None = None, listener: Listener | None = None,
+    notes: Notes | None = None,
+) -> Result:  # fmt: skip
     """Run the experiment's method on what is prepared, or go on with it, writing and telling each tested round."""
     settings, known = experiment.to_toml(prepared.given), facts(prepared)
+    if notes is not None and (told := known.get("notes")):
+        notes(experiment.method.name, experiment.run.seed, told)
     past = Past() if journal is None else journal.begin(prepared, settings, known)
     records, delivered = past.records, past.delivered
     if delivered is None:
         for tested in driven(experiment.method, prepared, past.position, None if journal is None else journal.keep):
             records.append(tested.record)
-            delivered = tested.delivered
+            delivered, prepared = tested.delivered, tested.prepared
             if journal is not None:
                 journal.tested(tested)
             if listener is not None:
@@ -114,7 +121,7 @@ def carry_out(
     assert delivered is not None  # the last round is always tested
     outcome = outcome_of(experiment, prepared, records)
     rewards = RewardModels(delivered, prepared.problem)
-    result = Result(**vars(outcome), rewards=rewards, experiment_toml=settings, facts=known)
+    result = Result(**vars(outcome), rewards=rewards, experiment_toml=settings, facts=known | known_of(prepared))
     if journal is not None and past.delivered is None:
         journal.finish(result.summary(), delivered)
     return result
@@ -135,8 +142,9 @@ def outcome_of(experiment: Experiment, prepared: Prepared, records: Sequence[Rec
 
 def facts(prepared: Prepared, engine: str | None = None) -> dict[str, Any]:
     """Return what a run folder records beside the settings."""
-    federation = prepared.problem.federation
+    federation, server = prepared.problem.federation, prepared.server
     device = federation.device
+    notes = prepared.experiment.method.notes(server)
     return {
         "format": FORMAT,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -147,8 +155,9 @@ def facts(prepared: Prepared, engine: str | None = None) -> dict[str, Any]:
         "model": type(prepared.problem.layout.prototype).__name__,
         "seed": prepared.problem.seed,
         "parameters": prepared.problem.layout.size,
-        "clients": list(federation.names),
-        "samples": federation.sizes.tolist(),
-        "contributions": prepared.server.contributions.tolist(),
+        "validation_samples": len(server.validation.samples) if server.has_validation else 0,
+        "test_samples": server.tested_on,
+        **({"notes": notes} if notes else {}),
+        **known_of(prepared),
         **({} if prepared.attack is None else {"attackers": [federation.names[i] for i in prepared.attack.attackers]}),
     }

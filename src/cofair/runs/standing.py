@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cofair.engine.exchange import Delivered, Uploads
 from cofair.errors import RunError
+from cofair.methods.growth import grown
 from cofair.methods.method import Server
 
 
@@ -14,11 +15,14 @@ from cofair.methods.method import Server
 class Standing:
     """What a run remembers of its clients beside the method's state; the two are all that a round starts from.
 
-    `contributions` are those that the method sees, measured anew where the experiment asks for that. `reputation` and
-    `members` belong to the defence: who is no member was removed, and keeps the model of `rows` and `masks`.
+    `brought` is what everybody brought when it came, `contributions` the same measured anew where the experiment asks
+    for that. `reputation` and `members` belong to the defence: who is no member was removed, and keeps the model of
+    `rows` and `masks`.
     """
 
+    brought: Tensor  # (N,)
     contributions: Tensor  # (N,)
+    away: Tensor  # (N,) how many trainings in a row it has missed
     failing: Tensor  # (N,) whose last upload was refused
     reputation: Tensor  # (N,)
     members: Tensor  # (N,)
@@ -30,7 +34,30 @@ class Standing:
         """Return how clients stand before the first round."""
         nothing = torch.zeros_like(server.contributions)
         nobody = torch.zeros_like(nothing, dtype=torch.bool)
-        return cls(server.contributions, nobody, nothing, ~nobody)
+        brought = server.contributions
+        return cls(brought, brought, torch.zeros_like(nobody, dtype=torch.int64), nobody, nothing, ~nobody)
+
+    def with_newcomers(self, server: Server) -> "Standing":
+        """Return how clients stand when some have joined, last of all that the server knows."""
+        fresh = Standing.at_first(server)
+        new = server.contributions[len(self.brought) :]
+        rows, masks = (
+            None if kept is None else torch.cat([kept, kept.new_zeros(len(new), kept.shape[1])])
+            for kept in (self.rows, self.masks)
+        )
+        return replace(
+            grown(replace(self, rows=None, masks=None), fresh),
+            brought=torch.cat([self.brought, new]), contributions=torch.cat([self.contributions, new]),
+            rows=rows, masks=masks,
+        )  # fmt: skip
+
+    def believed(self, fade: float) -> Tensor:
+        """Return the contributions that the method goes by (N,), less a share for every round somebody was away."""
+        return self.contributions * (1 - fade) ** self.away if fade else self.contributions
+
+    def after_missing(self, missed: Tensor, answered: Tensor) -> "Standing":
+        """Return how clients stand after a training that some missed (N,); who answered is back."""
+        return replace(self, away=torch.where(answered, 0, self.away + missed.long()))
 
     def after(self, uploads: Uploads, server: Server, t: int) -> "Standing":
         """Return how clients stand after uploads; where nobody's last upload was any good, training has diverged."""

@@ -1,0 +1,123 @@
+"""Clients that join while a run goes on: they are asked, measured, and take the next places."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from cofair.errors import CofairError
+from cofair.flower.engine import GridEngine
+from cofair.flower.federation import Member, identities
+from cofair.flower.joining import Question, answers, in_order
+from cofair.flower.settings import Waiting
+from cofair.runs.prepare import Prepared, measure_contributions
+
+LOG = logging.getLogger("flwr.cofair")
+NEEDS_NO_TRAINING = ("size", "diversity", "entropy")
+_BY_ITSELF = ("standalone", *NEEDS_NO_TRAINING)  # measures by which a client is judged without the others
+
+
+@dataclass
+class Newcomers:
+    """Looks before every round who is new; each is asked once, and measured at most so often as a training is tried.
+
+    `prepared_for(members)` sets up the run for these members, `told(prepared, t)` is called when some have joined.
+    """
+
+    grid: Grid
+    members: list[Member]
+    known: Sequence[Member]  # everybody who took part before the server was restarted
+    question: Question
+    waiting: Waiting
+    engine: GridEngine
+    prepared_for: Callable[[Sequence[Member]], Prepared]
+    told: Callable[[Prepared, list[Member], int | None], None]
+    _asked: set[str] = field(default_factory=set)
+    _waiting: dict[str, tuple[Member, int]] = field(default_factory=dict)  # joined, not measured: and how often tried
+
+    def before(self, prepared: Prepared, t: int) -> Prepared | None:
+        """Return the run with those who have come before round t, or None."""
+        there = identities(self.grid)
+        self._ask({name: node for name, node in there.items() if name not in self._asked and not self._is_member(name)})
+        ready = in_order(member for member, _ in self._waiting.values() if member.identity in there)
+        if not ready:
+            return None
+        joined = self._measured(prepared, ready)
+        if joined is None:
+            return None
+        self.told(joined, self.members, t)
+        return joined
+
+    def restored(self, prepared: Prepared, brought: Tensor) -> Prepared:
+        """Return the run with everybody who had come before the server was restarted."""
+        if len(brought) > len(self.members):
+            self.members[:] = self.known[: len(brought)]
+            prepared = self._enlarged(brought)
+        self.told(prepared, self.members, None)
+        return prepared
+
+    def _is_member(self, identity: str) -> bool:
+        return identity in {member.identity for member in self.members}
+
+    def _ask(self, new: dict[str, NodeInfo]) -> None:
+        """Ask who is new; whoever refuses or breaks down does not take part in this run."""
+        if not new:
+            return
+        self._asked.update(new)
+        until = time.monotonic() + min(self.waiting.join_seconds, self.waiting.round_seconds)
+        taken = {member.name for member in self.members} | {member.name for member, _ in self._waiting.values()}
+        joining = answers(self.grid, new, self.question, taken, until, self.waiting.poll_seconds)
+        self._waiting |= {member.identity: (member, 0) for member in joining}
+
+    def _measured(self, prepared: Prepared, ready: Sequence[Member]) -> Prepared | None:
+        """Let newcomers train alone and score what they send; who sends nothing may try again before later rounds."""
+        before = prepared.server.clients
+        larger = self._prepared_for([*self.members, *ready])
+        measure = larger.experiment.contribution.measure
+        present = torch.ones(larger.server.clients, dtype=torch.bool, device=larger.server.initial.device)
+        if measure not in NEEDS_NO_TRAINING:
+            asked = range(before if measure in _BY_ITSELF else 0, larger.server.clients)
+            self.engine.enlarge(larger.problem, [member.identity for member in [*self.members, *ready]])
+            larger.server.forgives = True  # one newcomer that diverges does not end the run
+            uploads = self.engine.asked(larger.alone, asked, 1)
+            larger.server.take_alone(uploads)
+            present = uploads.present
+        arrived = [member for k, member in enumerate(ready, before) if bool(present[k])]
+        self._tried(ready, arrived)
+        brought = None
+        if arrived:
+            try:
+                measure_contributions(larger)
+                places = [k for k in range(before, larger.server.clients) if bool(present[k])]
+                new = larger.server.contributions[places]
+                brought = torch.cat([prepared.server.contributions, new])
+            except CofairError as error:
+                LOG.warning("Newcomers could not be measured: %s", error)
+        if brought is None:
+            self.engine.enlarge(prepared.problem, [member.identity for member in self.members])
+            return None
+        self.members += arrived
+        for member in arrived:
+            LOG.info("Client %r has come and takes part from now on (%s).", member.name, member.identity)
+        return self._enlarged(brought)
+
+    def _tried(self, ready: Sequence[Member], arrived: Sequence[Member]) -> None:
+        for member in ready:
+            _, tries = self._waiting.pop(member.identity)
+            if member not in arrived and tries + 1 < self.waiting.tries:
+                self._waiting[member.identity] = (member, tries + 1)
+
+    def _enlarged(self, brought: Tensor) -> Prepared:
+        """Return the run of all members, with what they brought."""
+        prepared = self._prepared_for(self.members)
+        prepared.server.contributions = brought.to(prepared.server.initial.device)
+        self.engine.enlarge(prepared.problem, [member.identity for member in self.members])
+        return prepared
+
+    def _prepared_for(self, members: Sequence[Member]) -> Prepared:
+        return replace(self.prepared_for(members), arrivals=self)

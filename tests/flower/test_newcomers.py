@@ -1,0 +1,175 @@
+"""Clients that come while a run goes on: they are measured, take the last places, and get what they have earned."""
+
+import json
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+
+from cofair import methods
+from cofair.flower import messages
+from cofair.report.page import write, write_statement
+from cofair.report.read import read_entries, read_run
+from cofair.runs import ledger
+from cofair.runs.folder import RunFolder
+from tests.flower.federations import SOON, experiment, grid_of, node_of, served, simulated
+from tests.flower.test_coming_and_going import arriving, while_round
+
+THREE = replace(SOON, clients=3)
+
+
+@pytest.fixture(autouse=True)
+def log(caplog):
+    caplog.set_level(logging.INFO, logger="flwr.cofair")
+    logging.getLogger("flwr").propagate = True
+    return caplog
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_takes_a_newcomer_in(name):
+    chosen = experiment(name, last=5)
+    result = served(chosen, arriving(chosen, 3, before=3), THREE)
+    if name == "standalone":  # it has one round
+        assert result.names == ("0", "1", "2")
+        return
+    assert result.names == ("0", "1", "2", "3")
+    assert result.sizes == (8, 30, 70, 20)
+    _, prepared = simulated(chosen)
+    assert result.contributions == pytest.approx(prepared.server.contributions.tolist())  # measured as at the start
+    before, after = result.history[1], result.history[2]
+    assert torch.tensor(before.accuracies).isnan().tolist() == [False, False, False, True]
+    assert torch.isfinite(torch.tensor(after.accuracies)).all()
+    assert len(list(result.rewards)) == 4
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsac", "fedrac", "contract", "heterofl"])
+def test_a_newcomer_stands_as_one_that_was_expected(name):
+    """In simulation it is a client that joins late, whom the server knows from the start."""
+    chosen = experiment(name, last=6)
+    late = experiment(name, last=6, participation={"join": [1, 1, 1, 3]})
+    records, prepared = simulated(late)
+    brought = prepared.server.contributions
+    assert brought[3] < brought.max()  # the best of all decides what the others deserve
+    result = served(chosen, arriving(chosen, 3, before=3), THREE)
+    for one, other in zip(result.history[2:], records[2:], strict=True):
+        assert one.accuracies == pytest.approx(other.accuracies)
+        if one.reputation is not None:
+            assert one.reputation == pytest.approx(other.reputation)
+
+
+@pytest.mark.parametrize("name", ["fedsac", "fedrac", "contract", "heterofl"])
+def test_a_newcomer_is_not_given_what_it_has_not_earned(name):
+    chosen = experiment(name, last=5)
+    grid = arriving(chosen, 3, before=3)
+    grid.watch = True
+    result = served(chosen, grid, THREE)
+    best = max(range(4), key=result.contributions.__getitem__)
+    assert best != 3
+
+    def neurons(client, t):
+        sent = [
+            message for message in grid.seen
+            if message.metadata.dst_node_id == 100 + client and message.metadata.message_type == "train"
+            and messages.config_of(message)["memory"] != "none" and messages.config_of(message)["round"] == t
+        ]  # fmt: skip
+        held = [message.content.array_records["arrays"]["neurons"] for message in sent]
+        return [sum(byte.bit_count() for byte in array.data) for array in held]
+
+    assert neurons(3, 3)[0] < neurons(best, 3)[0]
+
+
+def test_the_folder_tells_of_a_newcomer(tmp_path):
+    chosen = experiment("fedrac", last=5)
+    served(chosen, arriving(chosen, 3, before=3), THREE, folder=RunFolder(tmp_path / "run"))
+    run = read_run(tmp_path / "run")
+    assert run.outcome.names == ("0", "1", "2", "3")
+    assert run.facts["joined"] == {"3": 3}
+    entries = ledger.verified(tmp_path / "run" / "ledger.jsonl")
+    (joined,) = [entry for entry in entries if "joined" in entry]
+    assert joined["joined"]["clients"] == ["3"]
+    assert joined["joined"]["contributions"] == [run.outcome.contributions[3]]
+    assert len(entries[-1]["rewards"]) == 4
+    traffic = json.loads((tmp_path / "run" / "traffic.json").read_text())
+    assert [row["client"] for row in traffic] == ["0", "1", "2", "3"]
+    assert all(row["bytes_down"] and row["bytes_up"] for row in traffic)
+    page = write(read_entries([tmp_path / "run"]), tmp_path / "report.html").read_text()
+    assert "It joined before round 3." in page
+    assert "were sent to it, and" in page
+    for client in ("0", "3"):
+        write_statement(read_entries([tmp_path / "run"])[0], client, tmp_path / f"{client}.html")
+
+
+@pytest.mark.parametrize("name", ["fedrac", "cgsv", "rffl"])
+@pytest.mark.parametrize("killed", [3, 4])  # after the checkpoint before it came, and after the one with it
+def test_a_restarted_server_knows_newcomers(name, killed, tmp_path):
+    chosen = experiment(name, last=5, run={"checkpoint_every": 1})
+    grid = arriving(chosen, 3, before=3)
+
+    class KilledError(Exception):
+        pass
+
+    def listener(_method, _seed, record):
+        if record is not None and record.round == killed:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        served(chosen, grid, THREE, folder=RunFolder(tmp_path / "run"), listener=listener)
+    for node in grid.nodes.values():
+        node.context.state = RecordDict()
+    result = served(chosen, grid, THREE, folder=RunFolder(tmp_path / "run", resume=True))
+    whole = served(chosen, arriving(chosen, 3, before=3), THREE)
+    assert result.names == whole.names
+    assert result.contributions == whole.contributions
+    np.testing.assert_allclose([r.accuracies for r in result.history], [r.accuracies for r in whole.history])
+    run = read_run(tmp_path / "run")
+    assert run.facts["joined"] == {"3": 3}
+    ledger.verified(tmp_path / "run" / "ledger.jsonl")
+
+
+def test_a_newcomer_that_cannot_be_measured_does_not_end_the_run(log):
+    chosen = experiment("fedrac", last=5)
+    grid = arriving(chosen, 3, before=2)
+    honest = node_of(grid, 3).app
+
+    def broken(message, context):
+        if message.metadata.message_type == "train":
+            return Message(messages.content({"status": "failed"}), reply_to=message)
+        return honest(message, context)
+
+    node_of(grid, 3).app = broken
+    result = served(chosen, grid, THREE)
+    assert result.names == ("0", "1", "2")
+    assert [r.round for r in result.history] == [1, 2, 3, 4, 5]
+
+
+def test_messages_tell_the_head_of_the_ledger(tmp_path):
+    chosen = experiment("fedrac", last=3)
+    grid = grid_of(chosen)
+    grid.watch = True
+    served(chosen, grid, folder=RunFolder(tmp_path / "run"))
+    heads = {
+        messages.config_of(message)["round"]: messages.config_of(message)["ledger"]
+        for message in grid.seen[::2]
+        if message.metadata.message_type == "train" and messages.config_of(message)["memory"] != "none"
+    }
+    entries = ledger.verified(tmp_path / "run" / "ledger.jsonl")
+    assert heads == {t: entries[t - 1]["hash"] for t in (1, 2, 3)}
+    assert ledger.verified(tmp_path / "run" / "ledger.jsonl", head=heads[2])
+
+
+def test_who_is_away_loses_reputation_where_it_fades():
+    chosen = experiment("cgsv", last=4, participation={"fade": 0.5})
+    kept = experiment("cgsv", last=4)
+
+    def away(settings):
+        grid = grid_of(settings)
+
+        def leave(t, _):
+            node_of(grid, 3).online = t < 2
+
+        return served(settings, while_round(grid, 0, leave))
+
+    assert away(chosen).history[-1].reputation[3] < 0.5 * away(kept).history[-1].reputation[3]
