@@ -19,7 +19,9 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Data sets: what there is, fetch one, where it lies.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-ledger_app = typer.Typer(help="The ledger of a run: verify it, show a client's lines.", no_args_is_help=True)
+ledger_app = typer.Typer(
+    help="The ledger of a run: verify it, show a client's lines, check a statement.", no_args_is_help=True
+)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(deploy.app, name="deploy")
 
@@ -317,10 +319,23 @@ def ledger_show(
     client: Annotated[str, typer.Option(metavar="NAME", help="Whose lines.")],
     as_json: Json = False,
 ) -> None:
-    """Print what the ledger says of one client, to check its statement."""
+    """Print what the ledger says of one client, round by round."""
     from cofair.command import ledgers
 
     ledgers.show(folder, client, as_json=as_json)
+
+
+@ledger_app.command("check")
+def ledger_check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run or of a comparison.")],
+    statement: Annotated[
+        Path, typer.Argument(metavar="STATEMENT.html", help="What 'cofair report --client' has written.")
+    ],
+) -> None:
+    """Compare a client's statement with the ledger: is what it was told then what the ledger says now."""
+    from cofair.command import ledgers
+
+    ledgers.check(folder, statement)
 
 
 def _check_resume(resume: bool, out: Path | None, overwrite: bool) -> None:

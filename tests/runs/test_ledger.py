@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 import cofair
 from cofair.cli import app
-from cofair.command.ledgers import client_lines
 from cofair.engine.exchange import Delivered
 from cofair.errors import RunError, UsageError
 from cofair.models import build
+from cofair.runs.audit import client_lines
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import AppendOnly
 from cofair.runs.ledger import FIRST, Ledger, digests, read, verified
@@ -161,10 +161,46 @@ def test_a_line_that_was_being_written_does_not_count(run_folder, tmp_path):
 def test_a_client_reads_its_own_lines(run_folder):
     path, result = run_folder
     lines = client_lines(verified(path / "ledger.jsonl"), result.names[2])
-    assert [line["accuracy"] for line in lines] == [record.accuracies[2] for record in result.history]
-    assert [line["reputation"] for line in lines] == [record.reputation[2] for record in result.history]
+    assert [line.accuracy for line in lines] == [record.accuracies[2] for record in result.history]
+    assert [line.reputation for line in lines] == [record.reputation[2] for record in result.history]
     with pytest.raises(UsageError, match="no client 'nobody'"):
         client_lines(verified(path / "ledger.jsonl"), "nobody")
+
+
+def test_who_joined_later_has_lines_from_then_on(run_folder):
+    entries = list(verified(run_folder[0] / "ledger.jsonl"))
+    joined = {"round": 5, "joined": {"clients": ["late"], "contributions": [0.5]}, "hash": "0"}
+    longer = [
+        {
+            key: [*value, value[0]] if isinstance(value, list) and len(value) == 4 else value
+            for key, value in entry.items()
+        }
+        for entry in entries[3:]
+    ]
+    lines = client_lines([*entries[:3], joined, *longer], "late")
+    assert [line.round for line in lines] == [entry["round"] for entry in entries[3:]]
+    assert [line.reward for line in lines] == [entry["rewards"][0] for entry in entries[3:]]
+
+
+@pytest.mark.parametrize("key", ["contributions", "accuracies", "rewards", "took_part", "refused"])
+def test_a_whole_ledger_without_what_a_client_needs_is_a_sentence(run_folder, key):
+    entries = [dict(entry) for entry in verified(run_folder[0] / "ledger.jsonl")]
+    for wrong in ("x", 5, None, [[]]):
+        entries[2][key] = wrong
+        with pytest.raises(RunError, match="not written by this version"):
+            client_lines(entries, "2")
+
+
+def test_an_entry_without_a_round_is_named(run_folder, tmp_path):
+    path = changed(run_folder[0], tmp_path, lambda lines: [*lines[:-1], rehashed(lines, -1, round="12")])
+    with pytest.raises(RunError, match="names no round"):
+        verified(path)
+
+
+@pytest.mark.parametrize("head", ["", "0", "xyz", "0" * 63, "g" * 64])
+def test_what_is_no_hash_is_not_taken_for_a_proof(run_folder, head):
+    with pytest.raises(UsageError, match="64 hexadecimal digits"):
+        verified(run_folder[0] / "ledger.jsonl", head)
 
 
 def command(*words):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cofair.errors import UsageError
-from cofair.report import findings, provenance, shown, table
+from cofair.report import findings, ledgers, provenance, shown, table
 from cofair.report.clients import CARDS, client_plots, numbers, statements
 from cofair.report.markup import Html, data, element, joined
 from cofair.report.plots import Plot
@@ -58,6 +58,8 @@ def document(entries: Sequence[Entry]) -> str:
                  id="method")
     )  # fmt: skip
     body.append(_section("Configuration", provenance.configuration(asked), id="configuration"))
+    if (kept := ledgers.section(asked)) is not None:
+        body.append(_section("Ledger", kept, id="ledger"))
     body.append(_section("Run it again", provenance.again(asked), id="again"))
     rows = {str(k): numbers(Standing(entry)) for k, entry in enumerate(entries) if len(_names(entry)) > CARDS}
     return _whole(findings.title(entries), joined(body), {"plots": plots, "clients": rows})
@@ -80,6 +82,8 @@ def client_document(entry: Entry, client: str) -> str:
     body = [header, _section("Statement", element("ul", *sentences, class_="statement"), id="statement")]
     if own := client_plots(standing, i):
         body.append(_section("Over the rounds", _figures("all", own, plots, heading="h3"), id="rounds"))
+    if (kept := ledgers.statement(entry, client)) is not None:
+        body.append(_section("Ledger", kept, id="ledger"))
     body.append(_section("Run it again", provenance.again([entry]), id="again"))
     return _whole(title, joined(body), {"plots": plots, "clients": {}})
 

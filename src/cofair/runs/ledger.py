@@ -6,6 +6,7 @@ the line without it, as canonical JSON: whoever knows a hash can tell whether an
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from cofair.engine.exchange import Delivered
-from cofair.errors import RunError
+from cofair.errors import RunError, UsageError
 from cofair.neurons.map import NeuronMap
 from cofair.runs.folder import AppendOnly
 from cofair.runs.tensor_file import raw
@@ -77,7 +78,9 @@ def verified(path: Path, head: str | None = None) -> list[Entry]:
         raise RunError(found.fault)
     if not found.entries:
         raise RunError(f"The ledger {path} has no whole entry.")
-    if head is not None and head.lower() not in {entry["hash"] for entry in found.entries}:
+    if head is not None and not re.fullmatch("[0-9a-f]{64}", head.strip().lower()):
+        raise UsageError(f"A head is a hash of 64 hexadecimal digits, but {head!r} is not.")
+    if head is not None and head.strip().lower() not in {entry["hash"] for entry in found.entries}:
         raise RunError(
             f"The ledger {path} was cut off or rewritten: none of its {len(found.entries)} entries "
             f"(0 to {len(found.entries) - 1}) has the hash {head}."
@@ -94,6 +97,8 @@ def _fault(line: bytes, place: int, before: Found) -> str | None:
         number, previous = entry["entry"], entry["previous"]
     except (ValueError, KeyError, RecursionError):
         return "was altered"
+    if type(entry.get("round")) is not int:
+        return "names no round"
     if number == place and previous == before.head:
         return None
     if number == place:
