@@ -79,7 +79,7 @@ def compare(
 ) -> None:
     """Train several methods on the same federations and print one table."""
     from cofair.command import reports, tables
-    from cofair.command.progress import run_progress, tell_tracking
+    from cofair.command.progress import notes_once, run_progress, tell_tracking
     from cofair.methods import get
     from cofair.methods import names as all_methods
     from cofair.runs.cells import RULES
@@ -102,7 +102,14 @@ def compare(
     _check_resume(resume, out, overwrite)
     with run_progress(chosen.training.rounds, len(names) * seeds) as shown, tracked(track or (), out, chosen) as logged:
         comparison = run_comparison(
-            chosen, names, seeds, out, overwrite=overwrite, resume=resume, listener=together(shown, logged)
+            chosen,
+            names,
+            seeds,
+            out,
+            overwrite=overwrite,
+            resume=resume,
+            listener=together(shown, logged),
+            notes=notes_once(),
         )
     tables.comparison(comparison, chosen, rule, as_json=as_json)
     tell_tracking(logged, as_json=as_json)
@@ -127,7 +134,7 @@ def run(
 ) -> None:
     """Run one experiment and print who brought what and who got what."""
     from cofair.command import reports, tables
-    from cofair.command.progress import run_progress, tell_tracking
+    from cofair.command.progress import notes_once, run_progress, tell_tracking
     from cofair.runs.folder import RunFolder
     from cofair.runs.run import run_experiment
     from cofair.runs.tracking import together, tracked
@@ -137,7 +144,7 @@ def run(
     _check_resume(resume, out, overwrite)
     folder = None if out is None else RunFolder(out, overwrite=overwrite, resume=resume)
     with run_progress(chosen.training.rounds) as shown, tracked(track or (), out, chosen) as logged:
-        result = run_experiment(chosen, folder, together(shown, logged))
+        result = run_experiment(chosen, folder, together(shown, logged), notes_once())
     tables.outcome(result, chosen, as_json=as_json)
     tell_tracking(logged, as_json=as_json)
     if out is not None:

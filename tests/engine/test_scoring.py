@@ -108,6 +108,31 @@ def test_prefixes_of_an_order_equal_one_forward_each(stack, budget, make_problem
         assert scores.metric.tolist() == pytest.approx(accuracies)
 
 
+def test_a_base_that_changed_in_place_is_scored_anew(make_problem):
+    torch.manual_seed(3)
+    problem = make_problem(build("mlp", (6,), 3, hidden=(9, 5)))
+    scorer, base = Scorer(problem, problem.federation.test), problem.layout.row(problem.layout.prototype)
+    order, counts = torch.randperm(14), torch.tensor([3, 8, 14])
+    for _ in range(2):  # what the first neurons give is kept from the first look to the second
+        expected = plain_scores(problem, [base] * 3, prefix_masks(order, counts))[0]
+        assert scorer.prefixes(base, order, counts).loss.tolist() == pytest.approx(expected, abs=1e-12)
+        order = order.flip(0)
+    base.mul_(0.5)
+    expected = plain_scores(problem, [base] * 3, prefix_masks(order, counts))[0]
+    assert scorer.prefixes(base, order, counts).loss.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_halves_divide_the_samples(problem):
+    whole = Scorer(problem, problem.federation.test)
+    rows, _ = candidates(problem, 2)
+    first, second = whole.halves()
+    assert whole.halves()[0] is first
+    n, m = len(first.samples), len(second.samples)
+    assert (n + m, n - m in (0, 1)) == (len(whole.samples), True)
+    joined = (n * first.score(rows).metric + m * second.score(rows).metric) / (n + m)
+    assert joined.tolist() == pytest.approx(whole.score(rows).metric.tolist())
+
+
 def test_prefixes_are_the_masked_forward_in_single_precision_too(make_problem):
     torch.manual_seed(3)
     problem = make_problem(build("mlp", (6,), 3, hidden=(150, 120)), dtype=torch.float32)

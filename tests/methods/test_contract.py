@@ -1,28 +1,13 @@
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import cofair
 from cofair import metrics
-from cofair.engine.scoring import Scores
 from cofair.errors import UsageError
-from cofair.methods.contract import Contract, calibrate
-from cofair.methods.promises import BcfMiddle, EqualGain, Proportional, check, expected_fairness, outside, table
+from cofair.methods.contract import Contract, sizes_of
+from cofair.methods.promises import BcfMiddle, EqualGain, Proportional, check, outside, table
 
 C = torch.tensor([0.28, 0.34, 0.36, 0.41], dtype=torch.float64)
-
-
-class Ladder:
-    """A scorer of 400 neurons whose prefixes have a known accuracy, and which counts what it is asked."""
-
-    def __init__(self, accuracy):
-        self.accuracy, self.asked = accuracy, []
-
-    def prefixes(self, base, order, counts):
-        self.asked += counts.tolist()
-        metric = torch.tensor([self.accuracy(int(count)) for count in counts], dtype=torch.float64)
-        return Scores(torch.zeros(len(counts)), metric)
 
 
 def test_everybody_gains_the_same():
@@ -38,39 +23,6 @@ def test_curves_worked_out_by_hand():
         [(0.28 + 0.69) / 2, (0.34 + 0.75) / 2, (0.36 + 0.77) / 2, 0.82]
     )
     assert table((0.0, 0.5, 1.0, 1.0))(C, 1.0).tolist() == pytest.approx((0.5 + 0.5 * C / 0.41).tolist())
-
-
-def test_a_client_gets_the_prefix_whose_accuracy_is_closest_to_its_promise():
-    ladder = Ladder(lambda k: k / 800)  # half of the samples are right with all 400 neurons
-    found = calibrate(ladder, torch.zeros(1), torch.arange(400), C, EqualGain(), pack=4)
-    # promised 0.37, 0.43, 0.45, 0.50: prefixes of 296, 344, 360, 400
-    assert found.masks.sum(1).tolist() == [296, 344, 360, 400]
-    assert found.validated.tolist() == pytest.approx([0.37, 0.43, 0.45, 0.50])
-
-
-def test_wide_models_are_searched_and_not_scanned():
-    ladder = Ladder(lambda k: k / 200_000)
-    order = torch.arange(100_000)
-    found = calibrate(ladder, torch.zeros(1), order, C, EqualGain(), pack=1)
-    assert found.masks.sum(1).tolist() == [74_000, 86_000, 90_000, 100_000]
-    assert len(ladder.asked) < 120
-    assert len(set(ladder.asked)) == len(ladder.asked)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.floats(0.05, 0.9), min_size=1, max_size=12), st.floats(0.1, 1.0), st.integers(1, 7))
-def test_masks_are_nested_the_best_get_everything_and_no_other_candidate_fits_better(brought, top, pack):
-    ladder = Ladder(lambda k: top * (k / 60) ** 0.7)
-    contributions = torch.tensor(brought, dtype=torch.float64)
-    found = calibrate(ladder, torch.zeros(1), torch.randperm(60), contributions, EqualGain(), pack)
-    counts = found.masks.sum(1)
-    assert bool((counts[contributions == contributions.max()] == 60).all())
-    ascending = found.masks[counts.argsort()]
-    assert not bool((ascending[:-1] & ~ascending[1:]).any())
-    for i in range(len(brought)):
-        if contributions[i] < contributions.max():
-            miss = min(abs(ladder.accuracy(k) - float(found.promised[i])) for k in ladder.asked)
-            assert abs(float(found.validated[i] - found.promised[i])) == pytest.approx(miss, abs=1e-12)
 
 
 def test_more_is_never_promised_for_less():
@@ -95,20 +47,6 @@ def test_who_would_be_outside_the_band_is_named():
     assert low[0] == "Client a is promised 27.0 %, not more than the 28.0 % it reaches alone."
     high = outside(EqualGain(kappa=0.1), C, 0.80, "abcd")
     assert high[0].startswith("Client a is promised 78.7 %, above the 67.3 %")
-
-
-def test_expected_fairness_grows_with_the_validation_set():
-    few, many = (expected_fairness(EqualGain(), C, 0.5, n, 10_000) for n in (100, 5_000))
-    assert few < many < 100
-    # var a* = 0.002169, noise 0.2442 (1/5000 + 1/10000): γ = 100 √(0.002169 / 0.002242)
-    assert many == pytest.approx(98.3, abs=0.1)
-
-
-def test_one_client_and_equal_contributions_get_the_whole_model():
-    ladder = Ladder(lambda k: k / 800)
-    for brought in ([0.4], [0.4, 0.4, 0.4]):
-        found = calibrate(ladder, torch.zeros(1), torch.arange(400), torch.tensor(brought).double(), EqualGain(), 4)
-        assert bool(found.masks.all())
 
 
 def run(**settings):
@@ -137,3 +75,44 @@ def test_a_curve_of_ones_own_is_a_function():
     last = result.history[-1]
     expected = [max(last.promised) * (c / max(result.contributions)) ** 2 for c in result.contributions]
     assert last.promised == pytest.approx(expected)
+
+
+def test_what_is_delivered_is_what_was_granted_and_calibrated_on_the_current_model():
+    result = run()
+    last = result.history[-1]
+    scores = result.rewards  # the modules themselves
+    held = cofair.federate("digits", "pow", clients=6, seed=0).validation
+    for i, promised in enumerate(last.validated):
+        right = (scores[i](held.x).argmax(1) == held.y).double().mean()
+        assert float(right) == pytest.approx(promised, abs=1e-6)
+
+
+def test_what_can_be_expected_is_said_before_training():
+    notes = run().facts["notes"]
+    assert notes[0].startswith("A submodel chosen on 143 samples keeps its promise on new data to ±")
+    assert "can be expected in a single round that is tested on" in notes[1]
+    assert run(fit="halves").facts["notes"][0].startswith("A submodel chosen on 72 samples")
+
+
+def test_shares_of_neurons_need_no_validation_set():
+    whole = cofair.federate("digits", "pow", clients=6, validation=0.0)
+    assert whole.validation is None
+    from cofair.models import build
+
+    result = cofair.run(
+        lambda: build("mlp", (1, 8, 8), 10, hidden=(40, 40)), whole, Contract(pays="neurons", curve="proportional"),
+        rounds=30, steps=10, lr=0.1, contribution={"measure": "cosine"}, seed=1,
+    )  # fmt: skip
+    last = result.history[-1]
+    assert last.promised is None
+    assert "notes" not in result.facts
+    cosine = torch.tensor(result.contributions)
+    assert last.reputation == pytest.approx((cosine / cosine.max()).tolist())
+    with pytest.raises(UsageError, match="needs a validation set"):
+        cofair.run(lambda: build("mlp", (1, 8, 8), 10), whole, Contract(), rounds=1)
+
+
+def test_shares_are_rounded_to_packs_of_at_least_one_and_the_best_get_everything():
+    shares = torch.tensor([0.0, 0.26, 0.5, 0.9], dtype=torch.float64)
+    assert sizes_of(shares, C, neurons=40, pack=4).tolist() == [4, 12, 20, 40]
+    assert sizes_of(shares, C, neurons=40, pack=1).tolist() == [1, 10, 20, 40]

@@ -1,14 +1,14 @@
 """Progress in a terminal: round, fairness, accuracy, time left. Silent where there is no terminal."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich import progress as rich_progress
 from rich.console import Console
 
 from cofair.runs.history import Record
-from cofair.runs.run import Listener
+from cofair.runs.run import Listener, Notes
 from cofair.runs.sweep import Job, Told
 from cofair.runs.tracking import Tracking
 
@@ -44,6 +44,18 @@ def run_progress(rounds: int, runs: int = 1) -> Iterator[Listener]:
                 bars.update(overall, completed=done, status=f"{done} of {runs} done")
 
         yield listen
+
+
+def notes_once() -> Notes:
+    """Return what prints a method's notes, those of its first seed."""
+    told: set[str] = set()
+
+    def tell(method: str, seed: int, notes: Sequence[str]) -> None:
+        if method not in told:
+            told.add(method)
+            print(f"{method}, seed {seed}: {' '.join(notes)}", file=sys.stderr)
+
+    return tell
 
 
 @contextmanager

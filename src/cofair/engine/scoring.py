@@ -13,7 +13,7 @@ from cofair.engine.problem import Problem
 from cofair.errors import UsageError
 from cofair.federation.federation import Samples
 from cofair.neurons.map import NeuronMap
-from cofair.neurons.submodels import nested_outputs, nesting, prefix_masks
+from cofair.neurons.submodels import first_neurons, nested_outputs, nesting, prefix_masks
 
 _CPU_BUDGET = 256 * 2**20  # bytes of activations held at once on a CPU
 
@@ -37,6 +37,8 @@ class Scorer:
         self.stack = LinearStack.of(problem.layout, problem.neurons)
         self.forward = Forward(problem.layout, problem.neurons)
         self._can_batch: bool | None = None
+        self._fired: tuple[Tensor, int, Tensor] | None = None
+        self._halves: tuple[Scorer, Scorer] | None = None
         self._bytes_a_sample, self._output_bytes = _activation_bytes(problem.layout.prototype, samples.x[:1])
 
     @torch.no_grad()
@@ -71,6 +73,16 @@ class Scorer:
         """Score the submodels of a base (D,) that keep the first counts (C,) neurons of an order (K,)."""
         return self.score(base, prefix_masks(order.to(base.device), counts))
 
+    def halves(self) -> tuple["Scorer", "Scorer"]:
+        """Return scorers on every second sample and on the others; made once."""
+        if self._halves is None:
+            if len(self.samples) < 2:
+                raise UsageError("One sample cannot be divided into halves.")
+            x, y = self.samples.x, self.samples.y
+            even, odd = (Scorer(self.problem, Samples(x[first::2], y[first::2])) for first in (0, 1))
+            self._halves = even, odd
+        return self._halves
+
     def neurons(self) -> NeuronMap:
         """Return the model's neurons, or say that it has none."""
         if self.problem.neurons is None:
@@ -101,8 +113,11 @@ class Scorer:
             sharing = masks is not None and rows.dim() == 1 and count > 1 and self.problem.device.type == "cpu"
             nested = nesting(masks) if sharing and masks is not None else None
             if nested is not None:  # a running sum and its copy are held, whatever the number of candidates
-                x = self.samples.x
-                return _joined([nested_outputs(self.stack, rows, x[a:b], nested) for a, b in self.sample_ranges(1)])
+                stack, ranges = self.stack, list(self.sample_ranges(1))
+                if len(ranges) == 1:
+                    return nested_outputs(stack, rows, self._first_neurons(stack, rows), nested)
+                chunks = (first_neurons(stack, rows, self.samples.x[a:b]) for a, b in ranges)
+                return torch.cat([nested_outputs(stack, rows, fired, nested) for fired in chunks], 1)
             return _joined([self.stack.outputs(rows, self.samples.x[a:b], masks) for a, b in self.sample_ranges(count)])
         at_once = max(1, int(_budget(self.problem.device) / (self._bytes_a_sample * count)))
         layout = self.problem.layout
@@ -118,6 +133,12 @@ class Scorer:
         return torch.cat(
             [run_all(named, extras, self.samples.x[a:b]) for a, b in _ranges(len(self.samples), at_once)], 1
         )
+
+    def _first_neurons(self, stack: LinearStack, base: Tensor) -> Tensor:
+        """Return what a base's first neurons fire; kept until the next base, as submodels are looked for in turns."""
+        if self._fired is None or self._fired[0] is not base or self._fired[1] != base._version:
+            self._fired = base, base._version, first_neurons(stack, base, self.samples.x)
+        return self._fired[2]
 
     def _batches(self, named: dict[str, Tensor], extras: dict[str, Tensor]) -> bool:
         """Tell whether torch.func can run several candidates of this module at once; tried once, on one sample."""

@@ -16,6 +16,7 @@ from cofair import metrics
 from cofair.errors import UsageError
 
 Curve = Callable[[Tensor, float], Tensor]
+_OF_95 = 1.96  # standard deviations that 95 of 100 normal errors stay within
 
 
 @dataclass(frozen=True)
@@ -109,19 +110,46 @@ def outside(
     return sentences
 
 
-def expected_fairness(curve: Curve, contributions: Tensor, accuracy: float, validation: int, test: int) -> float:
-    """Return the γ to be expected from the noise of finite validation and test sets alone.
+def half_width(accuracy: Tensor, samples: int) -> Tensor:
+    """Return by how much a model's accuracy on new data may differ from that on so many samples, 95 times of 100."""
+    kept = accuracy.double().clamp(0, 1)
+    return _OF_95 * (kept * (1 - kept) / samples).sqrt()
+
+
+def expected_fairness(curve: Curve, contributions: Tensor, accuracy: float, validation: int, test: int) -> float | None:
+    """Return the γ to be expected from the noise of finite validation and test sets alone; None where it is undefined.
 
     A submodel that is chosen to score a* on n samples truly has a* ± √(a*(1 − a*)/n); its test adds the like. Rewards
-    then spread by the curve and by this noise, and only the first part follows contributions.
+    then spread by the curve and by this noise, and only the first part follows contributions. Errors count as
+    independent; as all rewards are judged by the same samples they are alike in part, which harms γ less.
     """
     promised = curve(contributions, accuracy).double().clamp(0, 1)
     noise = (promised * (1 - promised)).mean() * (1 / validation + 1 / test)
     spread = promised.var(unbiased=False)
     along = metrics.fairness(contributions, promised)
-    if along is None:
-        return float("nan")
-    return float(along * (spread / (spread + noise)).sqrt())
+    return None if along is None else float(along * (spread / (spread + noise)).sqrt())
+
+
+def expectations(curve: Curve, contributions: Tensor, validation: int, test: int) -> list[str]:
+    """Say how closely promises can be kept on new data, and what γ can be expected, before anything is trained.
+
+    Both are for a whole model as good as the best client alone.
+    """
+    accuracy = float(contributions.max().clamp(0, 1))
+    promised = curve(contributions, accuracy)
+    widths = 100 * half_width(promised, validation)
+    told = [
+        f"A submodel chosen on {validation:,} samples keeps its promise on new data to ± {float(widths.max()):.1f} "
+        f"points at worst, ± {float(widths.mean()):.1f} on average (95 times of 100)."
+    ]
+    fairness = expected_fairness(curve, contributions, accuracy, validation, test)
+    if fairness is not None:
+        spread = 100 * float(promised.double().std(unbiased=False))
+        told.append(
+            f"Promises spread by {spread:.1f} points (standard deviation), so that a fairness of {fairness:.1f} or "
+            f"more can be expected in a single round that is tested on {test:,} samples."
+        )
+    return told
 
 
 def _share(contributions: Tensor) -> Tensor:

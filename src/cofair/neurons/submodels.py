@@ -49,20 +49,26 @@ def nesting(masks: Tensor) -> Nesting | None:
     return Nesting(keep.sum(0).argsort(descending=True, stable=True), counts)
 
 
-def nested_outputs(stack: LinearStack, base: Tensor, x: Tensor, nested: Nesting) -> Tensor:
-    """Return the outputs (C, n, classes) of nested submodels of a base (D,) on inputs (n, ...)."""
+def first_neurons(stack: LinearStack, base: Tensor, x: Tensor) -> Tensor:
+    """Return what the first layer with neurons gives (n, units) on inputs (n, ...): the same for all submodels."""
+    first = _first_with_neurons(stack)
+    h = x.flatten(1)
+    for layer in list(_in_order(stack, base, None))[: first + 1]:
+        h = layer.act(torch.addmm(layer.bias, h, layer.weight))
+    return h
+
+
+def nested_outputs(stack: LinearStack, base: Tensor, fired: Tensor, nested: Nesting) -> Tensor:
+    """Return the outputs (C, n, classes) of nested submodels of a base (D,), given what its first neurons fired."""
     counts, candidates = nested.counts.sort()
     rank = torch.empty_like(nested.order)
     rank[nested.order] = torch.arange(len(rank), device=rank.device)
-    parts = stack.neuron_slices()
-    first = next(i for i, part in enumerate(parts) if part is not None)
+    parts, first = stack.neuron_slices(), _first_with_neurons(stack)
 
     # units of each layer in the order in which prefixes take them up: what a candidate keeps is then a stretch
     layers = list(_in_order(stack, base, rank))
     kept = [_kept(rank, part, counts, len(layer.bias)) for part, layer in zip(parts, layers, strict=True)]
-    h = x.flatten(1)
-    for layer in layers[: first + 1]:
-        h = layer.act(torch.addmm(layer.bias, h, layer.weight))
+    h = fired[:, rank[parts[first]].argsort()]
 
     reader, above = layers[first + 1], layers[first + 2 :]
     total = reader.bias.expand(len(h), -1).clone()
@@ -194,6 +200,10 @@ def _in_order(stack: LinearStack, base: Tensor, rank: Tensor | None) -> Iterator
             weight, bias = weight[after], bias[after]
         yield _Layer(weight.t(), bias, layer.activation)
         before = after
+
+
+def _first_with_neurons(stack: LinearStack) -> int:
+    return next(i for i, part in enumerate(stack.neuron_slices()) if part is not None)
 
 
 def _kept(rank: Tensor, part: slice | None, counts: Tensor, width: int) -> list[int]:

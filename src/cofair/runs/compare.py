@@ -19,7 +19,7 @@ from cofair.runs.journal import opened
 from cofair.runs.lock import locked
 from cofair.runs.prepare import Prepared, prepare
 from cofair.runs.result import Outcome
-from cofair.runs.run import Listener, carry_out
+from cofair.runs.run import Listener, Notes, carry_out
 
 QUANTITIES = ("fairness", "max", "mean", "min", "rate")
 
@@ -82,12 +82,12 @@ class Comparison:
 
 def compare(
     experiment: Experiment, names: Sequence[str], seeds: int = 1, out: Path | None = None, *, overwrite: bool = False,
-    resume: bool = False, listener: Listener | None = None,
+    resume: bool = False, listener: Listener | None = None, notes: Notes | None = None,
 ) -> Comparison:  # fmt: skip
     """Train every method on the same federations, seeds 0, 1, …; with `out`, a run folder each and the tables.
 
     The method of the experiment keeps its settings where its name is among those compared. With `resume`, runs that are
-    finished in `out` are kept, and one that was interrupted goes on.
+    finished in `out` are kept, and one that was interrupted goes on. `notes` hears what methods say before they begin.
     """
     if not names:
         raise UsageError("Name at least one method to compare.")
@@ -99,7 +99,7 @@ def compare(
     names_of = [run_name(run) for one_seed in runs for run in one_seed]
     folders = {name: RunFolder(out / name, overwrite=overwrite, resume=resume) for name in names_of if out is not None}
     with nullcontext() if out is None else locked(out):
-        outcomes = [outcome for one_seed in runs for outcome in _one_seed(one_seed, folders, listener)]
+        outcomes = [outcome for one_seed in runs for outcome in _one_seed(one_seed, folders, listener, notes)]
         comparison = Comparison(tuple(outcomes))
         if out is not None:
             write_whole(out / "summary.csv", comparison.every_rule().to_csv(index=False))
@@ -108,7 +108,7 @@ def compare(
 
 
 def _one_seed(
-    runs: Sequence[Experiment], folders: Mapping[str, RunFolder], listener: Listener | None
+    runs: Sequence[Experiment], folders: Mapping[str, RunFolder], listener: Listener | None, notes: Notes | None
 ) -> Iterator[Outcome]:
     """Carry out the runs of one seed, which share federation and contributions; those that are finished are read."""
     own = [folders.get(run_name(run)) for run in runs]
@@ -129,7 +129,7 @@ def _one_seed(
             if prepared is None:
                 measured += [] if journal is None or journal.contributions is None else [journal.contributions]
                 prepared = prepare(run, methods=left, measured=measured[0] if measured else None)
-            result = carry_out(run, replace(prepared, experiment=run), journal, listener)
+            result = carry_out(run, replace(prepared, experiment=run), journal, listener, notes)
         yield Outcome(**{f.name: getattr(result, f.name) for f in fields(Outcome)})
 
 

@@ -115,6 +115,7 @@ def set_up(
     server = Server(
         problem, initial, work, experiment.training.rounds, evaluates, train_alone,
         rule=Rule(experiment.defence.aggregate, experiment.defence.trim), forgives=attack.on,
+        metric=run.metric if metric is None else metric if isinstance(metric, str) else "own",
     )  # fmt: skip
     participation = Participation(experiment.participation, federation.names, run.seed, device)
     return Prepared(experiment, problem, engine, tester, server, given, Rewards(initial, alone), participation, act)
@@ -159,7 +160,7 @@ def _check_needs(experiment: Experiment, method: Method[Any], federation: Federa
     if federation.validation is not None:
         return
     wanting = None
-    if method.needs_validation:
+    if method.validates():
         wanting = f"The method '{method.name}'"
     elif experiment.contribution.on == "validation":
         wanting = "contribution.on = 'validation'"

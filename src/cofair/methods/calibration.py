@@ -1,0 +1,97 @@
+"""Which submodel meets a promise: nested prefixes of an order of neurons, looked for by bisection.
+
+Accuracy need not rise with every neuron, so a promise can lie between several pairs of neighbours: the nearest pair is
+halved first, then the others, until neighbours are a pack apart or a submodel fits as well as so many samples can tell.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from cofair.engine.scoring import Scorer
+from cofair.methods.promises import Curve
+from cofair.neurons.submodels import prefix_masks
+
+_COARSE = 16  # submodels that are scored first, at most
+_WELL = 0.1  # of the noise of an accuracy: a miss so small adds nothing to it
+_NOTHING = -1.0  # less than any accuracy: what no neuron at all is taken to reach
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Masks (N, K) of the submodels chosen, the accuracies promised (N,) and those validated (N,)."""
+
+    masks: Tensor
+    promised: Tensor
+    validated: Tensor
+
+
+def calibrate(
+    scorer: Scorer, base: Tensor, order: Tensor, contributions: Tensor, curve: Curve, pack: int,
+    checked_by: Scorer | None = None,
+) -> Calibration:  # fmt: skip
+    """Find for each client the prefix of an order (K,) whose accuracy is closest to its promise.
+
+    Who brings most gets everything. What is told as validated comes from the samples that chose, or from those of
+    `checked_by`; the promise rests on both.
+    """
+    K = len(order)
+    step = pack
+    while _COARSE * step < K:
+        step *= 2
+    accuracy = _scored(scorer, base, order, {*range(step, K, step), K})
+    whole = accuracy[K]
+    if checked_by is not None:
+        ours, others = len(scorer.samples), len(checked_by.samples)
+        whole = (ours * whole + others * _scored(checked_by, base, order, {K})[K]) / (ours + others)
+    promised = curve(contributions, whole)
+    below = contributions < contributions.max()
+    owed = set(promised[below].tolist())
+    while owed := {a for a in owed if _misses(accuracy, a) > _WELL * _noise(a, len(scorer.samples))}:
+        wanted = {size for a in owed if (size := _between(accuracy, a, pack)) is not None}
+        if not wanted:
+            break
+        accuracy |= _scored(scorer, base, order, wanted)
+    counts = [_closest(accuracy, a) if less else K for a, less in zip(promised.tolist(), below.tolist(), strict=True)]
+    if checked_by is not None:
+        accuracy = _scored(checked_by, base, order, set(counts))
+    validated = torch.tensor([accuracy[count] for count in counts], dtype=torch.float64).to(promised)
+    return Calibration(prefix_masks(order, torch.tensor(counts)), promised, validated)
+
+
+def _scored(scorer: Scorer, base: Tensor, order: Tensor, sizes: set[int]) -> dict[int, float]:
+    """Return the accuracies of prefixes."""
+    asked = sorted(sizes)
+    return dict(zip(asked, scorer.prefixes(base, order, torch.tensor(asked)).metric.double().tolist(), strict=True))
+
+
+def _misses(accuracy: dict[int, float], owed: float) -> float:
+    """Return how far from a promise its best fit is."""
+    return abs(accuracy[_closest(accuracy, owed)] - owed)
+
+
+def _noise(accuracy: float, samples: int) -> float:
+    """Return the standard deviation of an accuracy on so many samples."""
+    return math.sqrt(max(accuracy * (1 - accuracy), 0) / samples)
+
+
+def _between(accuracy: dict[int, float], owed: float, pack: int) -> int | None:
+    """Return the size halfway between two neighbours around a promise, the nearest ones; None where none are left."""
+    known = sorted({0: _NOTHING, **accuracy}.items())
+    around = [
+        (min(abs(low - owed), abs(high - owed)), a, b)
+        for (a, low), (b, high) in pairwise(known)
+        if b - a > pack and (low - owed) * (high - owed) <= 0
+    ]
+    if not around:
+        return None
+    _, a, b = min(around)
+    return max(a + pack, (a + b) // (2 * pack) * pack)
+
+
+def _closest(accuracy: dict[int, float], owed: float) -> int:
+    """Return the size whose accuracy is closest to what is owed, the larger of equals."""
+    return min(accuracy, key=lambda size: (abs(accuracy[size] - owed), -size))
