@@ -14,7 +14,8 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	@$(BIN)/python -m tests.report.browser || true
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=
+	@echo "covered: $$($(BIN)/coverage report --format=total) % (coverage report -m shows the rest)"
 
 # the report in a real browser; installs Debian's chromium where none is found
 test-browser: $(READY)

@@ -40,6 +40,7 @@ def opened(browser):
         context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light")
         contexts.append(context)
         page = context.new_page()
+        page.set_default_timeout(180_000)  # a busy machine draws slowly, and that is no fault of the page
         page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: (wrong.append("a dialog opened"), dialog.dismiss()))

@@ -6,11 +6,11 @@ import tarfile
 import zipfile
 
 import numpy as np
-import published_files as files
 import pytest
 
 from cofair.errors import CofairError, RunError, UsageError
 from cofair.federation import datasets
+from tests.federation.datasets import published_files as files
 
 
 def image_data(shape, train=10, classes=10):

@@ -1,12 +1,12 @@
 """Every published format comes out as the arrays that went in."""
 
 import numpy as np
-import published_files as files
 import pytest
 
 from cofair.errors import UsageError
 from cofair.federation import datasets
 from cofair.federation.datasets import store
+from tests.federation.datasets import published_files as files
 
 
 def arrays(shape, classes=10, train=10, test=4):

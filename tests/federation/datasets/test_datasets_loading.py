@@ -1,12 +1,12 @@
 """What a loaded data set is, and what is said when it is not here."""
 
 import numpy as np
-import published_files as files
 import pytest
 
 from cofair.errors import UsageError
 from cofair.federation import datasets
 from cofair.federation.datasets import catalogue
+from tests.federation.datasets import published_files as files
 
 
 def test_digits_need_no_fetching():

@@ -10,7 +10,6 @@ import time
 from dataclasses import replace
 
 import numpy as np
-import published_files as files
 import pytest
 
 from cofair.errors import RunError, UsageError
@@ -19,6 +18,7 @@ from cofair.federation.datasets import catalogue, store
 from cofair.federation.datasets.download import Remote
 from cofair.federation.datasets.entry import Variant
 from cofair.federation.datasets.registries import Debian, Npm
+from tests.federation.datasets import published_files as files
 
 CIFAR = files.images(1, 10, (32, 32, 3)), np.arange(10), files.images(2, 4, (32, 32, 3)), np.arange(4)
 

@@ -9,12 +9,12 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import published_files as files
 import pytest
 
 from cofair.errors import CofairError, RunError
 from cofair.federation import datasets
 from cofair.federation.datasets import store
+from tests.federation.datasets import published_files as files
 
 
 @pytest.fixture
