@@ -128,8 +128,9 @@ def read_run(folder: Path) -> Run:
         experiment = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"Cannot read {folder / 'experiment.toml'}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         raise RunError(f"{folder / 'experiment.toml'} is damaged: it is not valid TOML.") from None
+    _check_settings(folder / "experiment.toml", experiment)
     if not (folder / "history.jsonl").exists():
         raise RunError(f"{folder} has no tested round yet: the run was stopped before its first test.")
     history = read_history(folder / "history.jsonl")
@@ -160,7 +161,7 @@ def _traffic(folder: Path) -> dict[str, Any]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         return {"traffic": {str(row["client"]): (int(row["bytes_down"]), int(row["bytes_up"])) for row in rows}}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         raise RunError(f"{path} is damaged: delete it to see the rest.") from None
 
 
@@ -189,20 +190,56 @@ def _facts(folder: Path) -> dict[str, Any]:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RunError(f"Cannot read {path}: {error.strerror}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RunError(f"{path} is damaged: it is not valid JSON.") from None
     written = facts.get("format", 0) if isinstance(facts, dict) else 0
     if isinstance(written, int) and written > FORMAT:
-        by = facts.get("versions", {}).get("cofair", "a newer version")
+        versions = facts.get("versions")
+        by = versions.get("cofair") if isinstance(versions, dict) else "of a newer version"
         raise RunError(
             f"{folder} was written by cofair {by}, which cofair {cofair.__version__} cannot read: upgrade it."
         )
     needed = ("clients", "samples", "contributions", "seed", "versions")
     if not isinstance(facts, dict) or any(key not in facts for key in needed):
         raise RunError(f"{path} is damaged, or was written by a version of cofair that is no longer read.")
+    _check_facts(path, facts)
     if not len(facts["clients"]) == len(facts["samples"]) == len(facts["contributions"]):
         raise RunError(f"{path} is damaged: it does not have one contribution and one size for each client.")
     return {"given": [], **facts}
+
+
+def _check_facts(path: Path, facts: dict[str, Any]) -> None:
+    """Refuse facts of other types than those that are written."""
+    kinds: dict[str, Any] = {"clients": str, "samples": int, "contributions": int | float}
+    lists = all(
+        isinstance(facts[key], list) and facts[key] and all(_is(value, kind) for value in facts[key])
+        for key, kind in kinds.items()
+    )
+    given = facts.get("given", [])
+    named = isinstance(given, list) and all(isinstance(name, str) for name in given)
+    if not (lists and named and isinstance(facts["versions"], dict) and _is(facts["seed"], int)):
+        raise RunError(
+            f"{path} is damaged: its clients, sizes, contributions, versions or seed are not what they were."
+        )
+    joined = facts.get("joined", {})
+    if not isinstance(joined, dict) or not all(_is(since, int) for since in joined.values()):
+        raise RunError(f"{path} is damaged: it does not say when clients joined.")
+    if not _is(facts.get("parameters", 0), int):
+        raise RunError(f"{path} is damaged: its number of parameters is none.")
+
+
+def _check_settings(path: Path, experiment: dict[str, Any]) -> None:
+    """Refuse settings that a report counts with where they are no numbers; a method's own may be anything."""
+    if not all(isinstance(table, dict) for table in experiment.values()):
+        raise RunError(f"{path} is damaged: it has settings outside of its tables.")
+    for table, key in (("training", "rounds"), ("run", "evaluate_every")):
+        value = experiment.get(table, {}).get(key, 1)
+        if not _is(value, int) or value < 1:
+            raise RunError(f"{path} is damaged: {table}.{key} is {value!r}.")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:

@@ -84,6 +84,8 @@ def latest(folder: Path) -> TensorFile | None:
 
 def _read(path: Path) -> TensorFile:
     found = TensorFile(path)
+    if not isinstance(found.facts, dict):
+        raise RunError(f"{path} is damaged: it was cut off or altered.")
     if found.facts.get("format") != FORMAT:
         raise RunError(f"{path} has format {found.facts.get('format')!r}, which this version of cofair cannot read.")
     return found

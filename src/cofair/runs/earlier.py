@@ -45,6 +45,9 @@ def begun(path: Path, experiment: Experiment) -> ledger.Entry | None:
             f"{path} was begun by cofair {version} and cannot go on under cofair {cofair.__version__}, "
             f"which may compute something else: {_ANEW}."
         )
+    brought = found.entries[0].get("contributions")
+    if not isinstance(brought, list) or not all(type(value) in (int, float) for value in brought):
+        raise RunError(f"Entry 0 of the ledger {path / 'ledger.jsonl'} does not say what everybody brings.")
     return found.entries[0]
 
 
@@ -59,7 +62,7 @@ def is_finished(path: Path) -> bool:
     """Tell whether the run of a folder came to its end."""
     try:
         return bool(json.loads((path / "summary.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
 
 
@@ -114,7 +117,7 @@ def note_clients(path: Path, clients: dict[str, list[Any]], t: int | None) -> No
 def _facts(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads(_text(path / "run.json"))
-    except ValueError:
+    except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict):
         raise RunError(f"{path / 'run.json'} is damaged.")

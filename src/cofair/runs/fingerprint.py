@@ -43,7 +43,7 @@ def difference(experiment_toml: str, experiment: Experiment) -> str | None:
     """Say in which setting the experiment of a folder differs from another one; None where they are the same."""
     try:
         there = settings(Experiment.from_dict(tomllib.loads(experiment_toml)))
-    except (tomllib.TOMLDecodeError, CofairError):
+    except (ValueError, RecursionError, CofairError):
         return "its settings cannot be read"
     here = settings(experiment)
     for table in dict.fromkeys([*here, *there]):

@@ -82,7 +82,7 @@ class TensorFile:
         try:
             known = {cls.__qualname__: cls for cls in _classes(template)}
             return _decode(self._structure, self._tensors, known, device)
-        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError):
+        except (ValueError, TypeError, LookupError, AttributeError, RuntimeError):  # RecursionError is one
             raise RunError(f"{self.path} does not fit this run: it was written for another method.") from None
 
 
