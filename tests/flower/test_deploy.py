@@ -22,7 +22,7 @@ from cofair.cli import app as cli
 from cofair.errors import RunError, UsageError
 from cofair.flower.deploy import keys
 from cofair.flower.deploy.app import write_app
-from cofair.flower.deploy.processes import Processes
+from cofair.flower.deploy.processes import Processes, complaint
 from cofair.flower.in_process import InProcessGrid
 from cofair.runs.experiment import Experiment
 from tests.flower.federations import experiment, shares
@@ -179,6 +179,28 @@ def test_a_process_that_ends_early_or_fails_is_told(tmp_path):
             processes.finish("it", [sys.executable, "-c", "print('sorry'); raise SystemExit(1)"], 20)
         with pytest.raises(RunError, match=r"did not end within 0\.5 s"):
             processes.finish("it", [sys.executable, "-c", SLEEPS], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("", "it printed nothing"),
+        ("one\ntwo\n\n", "two"),
+        (
+            "\x1b[91mERROR \x1b[0m:     Exit Code: 305\n[code: 2004] Failed to activate SuperNode.\n"
+            "\x1b[92mINFO \x1b[0m:      SuperExec terminated gracefully.\n",
+            "[code: 2004] Failed to activate SuperNode.",
+        ),
+        (
+            "cofair.errors.UsageError: Unknown setting 'method.x'\n\x1b[91mERROR \x1b[0m:     Exit Code: 201\n\n"
+            "An unhandled exception occurred in the ServerApp.\n",
+            "cofair.errors.UsageError: Unknown setting 'method.x'",
+        ),
+    ],
+    ids=["nothing", "no failure", "a node", "an app"],
+)
+def test_of_a_log_the_reason_is_told_and_not_the_goodbye(log, line):
+    assert complaint(log) == line
 
 
 def test_signals_are_as_before_after_stopping(tmp_path):

@@ -16,6 +16,8 @@ from cofair.errors import RunError, UsageError
 if TYPE_CHECKING:
     from cofair.flower.deploy.demo import Deployed
 
+REPORT = Path("deploy-demo.html")
+
 app = typer.Typer(
     help="Real federations on Flower: a demonstration here, and what one needs on other machines.",
     no_args_is_help=True,
@@ -30,11 +32,12 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     seconds: Annotated[float, typer.Option(min=1, help="Give up after so many seconds.")] = 900,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Keep the run folder and logs there.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Keep the run folder, the report and the logs there.")
     ] = None,
 ) -> None:
     """Run a real federation on this machine, TLS and node authentication on loopback, beside its simulation."""
     _need_flower()
+    from cofair.command import reports
     from cofair.flower.deploy.demo import TOLERANCE, demonstrate, experiment
 
     if out is not None and out.exists():
@@ -44,14 +47,15 @@ def demo(
         folder = Path(temporary)
         try:
             deployed = demonstrate(folder, chosen, seconds, lambda text: print(f"· {text}", flush=True))
+        except RunError as error:
+            where = "--out DIR keeps the logs" if out is None else f"the logs are in {out / 'logs'}"
+            raise RunError(f"{error} ({where})") from None
         finally:
             if out is not None:
                 _keep(folder, out)
+        report = reports.after_run([folder / "run"], REPORT if out is None else out / "report.html")
     _print(deployed)
-    if out is not None:
-        from cofair.command import reports
-
-        print(f"Written: {out}\n{reports.after_run([out / 'run'], out / 'report.html')}")
+    print(report if out is None else f"Written: {out}\n{report}")
     if deployed.difference > TOLERANCE:
         raise RunError(f"Federation and simulation differ by {deployed.difference:g}.")
 

@@ -41,7 +41,7 @@ out = ""
 resume = false
 # the server's test and validation set, a file on its machine; without one the experiment's own data is used
 data = ""
-# changes to experiment.toml for one run, such as "method.name=cgsv training.rounds=10"
+# changes to experiment.toml for one run, such as "training.rounds=10 run.seed=2"
 overrides = ""
 """
 

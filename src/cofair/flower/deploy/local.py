@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cofair.errors import RunError
 from cofair.flower.deploy import keys
-from cofair.flower.deploy.processes import Processes, last_line
+from cofair.flower.deploy.processes import Processes, complaint
 
 LOOPBACK = "127.0.0.1"
 QUIET = {
@@ -65,7 +65,7 @@ class LocalFederation:
         command = ["flwr", "supernode", "register", f"{key}.pub", "here", "--name", name, "--format", "json"]
         text = self.processes.finish(f"register-{name}", command, COMMAND_SECONDS)
         if not json.loads(text).get("success", False):
-            raise RunError(f"The key of {name!r} was not registered: {last_line(text)}")
+            raise RunError(f"The key of {name!r} was not registered: {complaint(text)}")
 
     def start_node(self, name: str, config: str) -> None:
         """Start a SuperNode with the key of that name."""
@@ -94,6 +94,10 @@ class LocalFederation:
         told = json.loads(self.processes.finish("list", command, COMMAND_SECONDS))
         runs = told.get("runs") or [{}]
         return str(runs[0].get("status", "unknown"))
+
+    def log(self, run: int) -> str:
+        """Return what the ServerApp of a run has logged; Flower keeps that in the SuperLink's database."""
+        return self.processes.finish("serverapp", ["flwr", "log", str(run), "here", "--show"], COMMAND_SECONDS)
 
     def __enter__(self) -> "LocalFederation":
         return self

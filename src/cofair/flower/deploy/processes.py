@@ -6,6 +6,7 @@ wherever it stands: Flower's processes start others of their own.
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -21,6 +22,8 @@ from cofair.errors import RunError
 
 MARK = "COFAIR_DEPLOYMENT"
 PATIENCE = 8.0  # seconds between asking a process to end and ending it
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_FAILURE = re.compile(r"error(?!.*exit code)|fail|refus|denied|cannot|not found", re.IGNORECASE)
 
 
 class Processes:
@@ -60,12 +63,12 @@ class Processes:
                 stderr=subprocess.STDOUT, env=self.environment, timeout=seconds, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise RunError(f"{name} did not end within {seconds:g} s; its logs are in {self.logs}.") from None
+            raise RunError(f"{name} did not end within {seconds:g} s.") from None
         text = done.stdout.decode(errors="replace")
         with (self.logs / f"{name}.log").open("a", encoding="utf-8") as log:
             log.write(text)
         if done.returncode:
-            raise RunError(f"{name} failed: {last_line(text)}")
+            raise RunError(f"{name} failed: {complaint(text)}")
         return text
 
     def check(self) -> None:
@@ -73,7 +76,11 @@ class Processes:
         for name, process in self._running.items():
             if process.poll() is not None:
                 text = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-                raise RunError(f"{name} ended early (exit code {process.returncode}): {last_line(text)}")
+                raise RunError(f"{name} ended early (exit code {process.returncode}): {complaint(text)}")
+
+    def forget(self, name: str) -> subprocess.Popen[bytes]:
+        """Return a process that may end when it likes; it is stopped at the end all the same."""
+        return self._running.pop(name)
 
     def stop(self) -> None:
         """Ask all processes to end, wait a little, and end those that did not; a second Ctrl-C does not stop this."""
@@ -112,10 +119,11 @@ def program(name: str) -> str:
     return found
 
 
-def last_line(text: str) -> str:
-    """Return the last line of a log that says something."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"
+def complaint(text: str) -> str:
+    """Return the last line of a log that speaks of a failure, or else the last one: Flower goes on to say goodbye."""
+    lines = [line.strip() for line in _COLOUR.sub("", text).splitlines() if line.strip()]
+    complaining = [line for line in lines if _FAILURE.search(line)]
+    return (complaining or lines or ["it printed nothing"])[-1]
 
 
 def _marked(mark: str) -> list[int]:
