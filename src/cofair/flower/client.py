@@ -87,6 +87,8 @@ class Participant:
         asked = messages.config_of(message)
         work, t = read_work(asked["work"]), asked["round"]
         self._check_allowed(work.statistics, context)
+        if asked["ledger"]:
+            LOG.info("Round %d: the ledger's head is %s.", t, asked["ledger"])
         local = self._local(context, None, asked["classes"] or None)
         if asked["model"] != local.model:
             raise RefusedError("the model here is not the server's: install the same app and versions on both sides")
