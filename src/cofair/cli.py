@@ -230,9 +230,9 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Compute a published table, cell by cell: published, measured, difference."""
-    from cofair.command.progress import sweep_progress
+    from cofair.command.progress import counted, sweep_progress
     from cofair.command.reproduction import print_reproduction
-    from cofair.reproduce import approximation, measured, tables
+    from cofair.reproduce import approximation, measured, overhead, tables
     from cofair.runs.sweep import unfinished
     from cofair.runs.workers import run_jobs
 
@@ -247,6 +247,11 @@ def reproduce(
     table = tables.chosen(whole, *[text.split(",") if text else () for text in (cells, methods)])
     changes = [f"run.precision={precision}", *([] if device is None else [f"run.device={device}"]), *(change or ())]
     numbers = range(seeds or whole.seeds)
+    if name == overhead.NAME:  # rounds are timed, and nothing is kept
+        wanted = [] if show else overhead.ratios_of(table)
+        points = [overhead.line(table, cell, numbers, changes) for cell in counted(wanted, "cells")]
+        print_reproduction(name, points, (overhead.RULE,), as_json=as_json, as_markdown=markdown)
+        return
     jobs = measured.jobs(table, numbers, out, changes)
     left = [] if show else unfinished(jobs)
     if other := [job.folder for job in left if (job.folder / "summary.json").exists()]:

@@ -54,3 +54,29 @@ def test_a_folder_with_other_settings_is_not_overwritten(folder):
     assert refused.returncode == 2
     assert "other settings" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_times_are_measured_as_ratios():
+    small = ["--cells", "mnist", "--methods", "FedAvg,CGSV(cosine),ECI"]
+    done = cofair(
+        "reproduce",
+        "cgsv-table3",
+        *small,
+        *SMALL,
+        "--set",
+        "model.name=mlp",
+        "--set",
+        "federation.samples=40",
+        "--seeds",
+        "1",
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    lines = json.loads(done.stdout)
+    assert {line["published"]["clients"] for line in lines} == {5, 10, 20}
+    ratios = {
+        (line["published"]["method"], line["published"]["clients"]): line["measured"]["measured"]["mean"]
+        for line in lines
+    }
+    assert all(value > 0 for value in ratios.values())
+    assert ratios["FedAvg", 20] < ratios["ECI", 20]  # which retrains nothing, but scores coalitions

@@ -1,8 +1,9 @@
 """Progress in a terminal: round, fairness, accuracy, time left. Silent where there is no terminal."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from rich import progress as rich_progress
 from rich.console import Console
@@ -12,6 +13,7 @@ from cofair.runs.run import Listener, Notes
 from cofair.runs.sweep import Job, Told
 from cofair.runs.tracking import Tracking
 
+Item = TypeVar("Item")
 WIDE = 120  # columns from which there is room for a bar
 
 
@@ -79,6 +81,12 @@ def sweep_progress(runs: int) -> Iterator[Told]:
             bars.update(task, completed=done, status=f"{done} of {runs} runs{at}")
 
         yield listen
+
+
+def counted(items: Sequence[Item], what: str) -> Iterable[Item]:
+    """Return items one by one, and show how many are done."""
+    console = Console(stderr=True)
+    return rich_progress.track(items, what, console=console, transient=True, disable=not console.is_terminal)
 
 
 def tell_tracking(tracking: Tracking, *, as_json: bool) -> None:
