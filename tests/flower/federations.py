@@ -15,7 +15,7 @@ from cofair.runs.loop import rounds
 from cofair.runs.prepare import prepare
 
 CLASSES, SIZES = 3, (8, 30, 70, 20)
-SOON = Waiting(clients=4, join_seconds=0.2, round_seconds=0.2, poll_seconds=0.01, tries=2)
+SOON = Waiting(clients=4, join_seconds=0.2, round_seconds=0.2, poll_seconds=0.01, tries=2, newcomer_seconds=0.2)
 
 
 def shares(sizes=SIZES):

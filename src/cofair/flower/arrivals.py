@@ -42,6 +42,8 @@ class Newcomers:
 
     def before(self, prepared: Prepared, t: int) -> Prepared | None:
         """Return the run with those who have come before round t, or None."""
+        if not self.waiting.newcomers:
+            return None
         there = identities(self.grid)
         self._ask({name: node for name, node in there.items() if name not in self._asked and not self._is_member(name)})
         ready = in_order(member for member, _ in self._waiting.values() if member.identity in there)
@@ -69,7 +71,7 @@ class Newcomers:
         if not new:
             return
         self._asked.update(new)
-        until = time.monotonic() + min(self.waiting.join_seconds, self.waiting.round_seconds)
+        until = time.monotonic() + self.waiting.newcomer_seconds
         taken = {member.name for member in self.members} | {member.name for member, _ in self._waiting.values()}
         joining = answers(self.grid, new, self.question, taken, until, self.waiting.poll_seconds)
         self._waiting |= {member.identity: (member, 0) for member in joining}

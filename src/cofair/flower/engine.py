@@ -59,6 +59,8 @@ class GridEngine:
 
     def enlarge(self, problem: Problem, clients: Sequence[str]) -> None:
         """Go on with more clients, of whom the first are those that were there."""
+        same = [one == other for one, other in zip(self.clients, clients, strict=False)]
+        self._held = {i: held for i, held in self._held.items() if i < len(same) and same[i]}
         self.problem, self.clients = problem, clients
 
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:

@@ -78,11 +78,8 @@ def serve(
         members = everybody if served.measured is None else everybody[: len(served.measured)]
         ready = served.begun(members)
         served.write(everybody)
-        if wait.newcomers:
-            arrivals = Newcomers(
-                grid, list(members), everybody, question, wait, engine, served.prepared_for, served.joined
-            )
-            ready = replace(ready, arrivals=arrivals)
+        arrivals = Newcomers(grid, list(members), everybody, question, wait, engine, served.prepared_for, served.joined)
+        ready = replace(ready, arrivals=arrivals)
         return carry_out(experiment, ready, journal, served.listening(listener))
 
 

@@ -20,6 +20,7 @@ class Waiting:
     round_seconds: float = setting(600.0, "deadline of a training: who has not answered by then is absent", above=0)
     poll_seconds: float = setting(1.0, "seconds between two looks for answers", above=0)
     newcomers: bool = setting(True, "whoever comes later takes part from the next round on; false: from the next run")
+    newcomer_seconds: float = setting(60.0, "how long a round waits for a newcomer to say who it is", above=0)
     tries: int = setting(3, "how often a training is asked for before a run ends in which nobody answers", minimum=1)
 
 
