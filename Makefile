@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 
-.PHONY: demo test test-browser test-long bench audit format clean
+.PHONY: demo test test-browser test-long bench bench-gpu audit format clean
 
 demo: $(READY)
 	$(BIN)/cofair compare --data digits --scene pow --methods all --rounds 40 --seeds 2 --out demo --overwrite
@@ -35,6 +35,14 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.rounds
 	$(BIN)/python -m benchmarks.shapley
 	$(BIN)/python -m benchmarks.memory
+	$(BIN)/python -m benchmarks.sweep --alone
+	$(BIN)/python -m benchmarks.flower
+
+# on a machine with a GPU: a step against the GPU's own rate, run-rounds of each method, and FedSAC's Tables 1 and 2 whole
+bench-gpu: $(READY)
+	$(BIN)/python -m benchmarks.training --device cuda --precision tf32 --clients 10 100 750
+	$(BIN)/python -m benchmarks.sweep --device cuda --precision tf32 --runs 20 --alone
+	$(BIN)/cofair reproduce fedsac-table2 --device cuda --precision tf32 --workers 14 --out bench-gpu
 
 # known vulnerabilities of the versions that `make` installs; PyPI must be reachable, and no answer is a failure
 audit:

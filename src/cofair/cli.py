@@ -1,6 +1,7 @@
 """The command line, `cofair`."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -256,8 +257,11 @@ def reproduce(
     left = [] if show else unfinished(jobs)
     if other := [job.folder for job in left if (job.folder / "summary.json").exists()]:
         raise UsageError(f"{other[0]} holds a run with other settings: name another folder (--out).")
+    began = time.monotonic()
     with sweep_progress(len(left)) as told:
         run_jobs(left, told, workers=workers)
+    if left:
+        print(f"{len(left)} runs in {time.monotonic() - began:.0f} s, {workers} at a time", file=sys.stderr)
     rules = ("last", "best") if table.rule == "last" else ("best", "last")
     lines = measured.lines(table, numbers, out, changes, rules)
     print_reproduction(name, lines, rules, as_json=as_json, as_markdown=markdown)
