@@ -2,11 +2,11 @@
 
 import json
 import os
-import random
 import resource
 import signal
 import subprocess
 from contextlib import ExitStack, contextmanager
+from random import Random
 
 import pytest
 import torch
@@ -26,6 +26,7 @@ from cofair.runs.lock import locked
 from cofair.runs.position import Position, Stopwatch
 from cofair.runs.prepare import prepare
 from cofair.runs.tensor_file import Shelf, TensorFile, encode, write
+from tests.corruption.damage import bytes_damaged
 from tests.runs.test_resume import Stopped, carried_out, experiment_of, small_federation, written
 
 
@@ -35,18 +36,24 @@ def test_a_second_writer_is_refused_and_a_dead_one_is_not_waited_for(tmp_path):
             pass
         with pytest.raises(RunError, match="Another run"):
             carried_out(experiment_of("fedavg"), tmp_path)
+    heard, told = os.pipe()
     child = os.fork()
     if child == 0:
-        with locked(tmp_path):
-            signal.pause()
-    while True:  # until the child holds the folder
         try:
             with locked(tmp_path):
-                continue
-        except RunError:
-            break
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+                os.write(told, b"!")
+                signal.pause()
+        finally:
+            os._exit(1)  # whatever happens, there must not be two pytests
+    os.close(told)
+    try:
+        assert os.read(heard, 1) == b"!"
+        with pytest.raises(RunError, match="Another run"), locked(tmp_path):
+            pass
+    finally:
+        os.close(heard)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     with locked(tmp_path):
         pass
 
@@ -120,34 +127,28 @@ def test_a_clock_that_jumps_back_gives_no_negative_time():
     assert [watch.seconds() for _ in range(4)] == [8.0, 8.0, 10.0, 10.0 + 1e6 - 52]
 
 
+def test_a_run_ends_the_same_whatever_its_clocks_say(tmp_path, monkeypatch):
+    experiment = experiment_of("fedsac", run={"checkpoint_every": None})
+    carried_out(experiment, tmp_path / "whole")
+    jumps = Random(0)
+    for name in ("time", "monotonic", "perf_counter"):
+        monkeypatch.setattr(f"time.{name}", lambda: jumps.choice([-1e9, 0.0, 1.5, 1e9, 4e9]))
+    with pytest.raises(Stopped):
+        carried_out(experiment, tmp_path / "jumping", 9)
+    carried_out(experiment, tmp_path / "jumping", resume=True)
+    monkeypatch.undo()
+    assert written(tmp_path / "jumping") == written(tmp_path / "whole")
+    seconds = [record.seconds for record in read_history(tmp_path / "jumping" / "history.jsonl")]
+    assert seconds == sorted(seconds)
+    assert seconds[0] >= 0
+
+
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
     path = tmp_path_factory.mktemp("stopped")
     with pytest.raises(Stopped):
         carried_out(experiment_of("fedsac", run={"evaluate_every": 1}), path, 12)
     return path
-
-
-def mutated(good, draw):
-    """Damage bytes as disks, editors and cheats do."""
-    raw, at = bytearray(good), random.Random(draw)
-    for _ in range(at.choice([1, 1, 1, 2, 5])):
-        kind, place = at.randrange(5), at.randrange(len(raw) + 1)
-        if kind == 0 and place < len(raw):
-            raw[place] ^= 1 << at.randrange(8)
-        elif kind == 1:
-            del raw[place:]
-        elif kind == 2:
-            raw[place:place] = at.randbytes(at.randrange(1, 20))
-        elif kind == 3:
-            del raw[place : place + at.randrange(1, 50)]
-        else:
-            lines = bytes(raw).split(b"\n")
-            lines.insert(at.randrange(len(lines)), at.choice([*lines, b"{}", b"[" * 100_000, b"null", b'{"round":1}']))
-            raw = bytearray(b"\n".join(lines))
-        if not raw:
-            break
-    return bytes(raw)
 
 
 fuzzed = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -158,7 +159,7 @@ seeds = st.integers(0, 2**32)
 @given(seeds)
 def test_a_damaged_checkpoint_is_a_sentence_or_the_same_checkpoint(stopped, state, tmp_path, draw):
     path, template = tmp_path / CHECKPOINT, (Position, state)
-    path.write_bytes(mutated((stopped / CHECKPOINT).read_bytes(), draw))
+    path.write_bytes(bytes_damaged((stopped / CHECKPOINT).read_bytes(), Random(draw)))
     try:
         found = checkpoint.latest(tmp_path)
     except CofairError:
@@ -181,7 +182,7 @@ def state():
 def test_a_damaged_ledger_is_a_sentence_or_its_beginning(stopped, tmp_path, draw):
     whole = ledger.verified(stopped / "ledger.jsonl")
     path = tmp_path / "ledger.jsonl"
-    path.write_bytes(mutated((stopped / "ledger.jsonl").read_bytes(), draw))
+    path.write_bytes(bytes_damaged((stopped / "ledger.jsonl").read_bytes(), Random(draw)))
     try:
         entries = ledger.verified(path)
     except CofairError:
@@ -193,7 +194,7 @@ def test_a_damaged_ledger_is_a_sentence_or_its_beginning(stopped, tmp_path, draw
 @given(seeds)
 def test_a_damaged_history_is_a_sentence_or_records(stopped, tmp_path, draw):
     path = tmp_path / "history.jsonl"
-    path.write_bytes(mutated((stopped / "history.jsonl").read_bytes(), draw))
+    path.write_bytes(bytes_damaged((stopped / "history.jsonl").read_bytes(), Random(draw)))
     try:
         records = read_history(path)
     except CofairError:
@@ -208,7 +209,7 @@ def test_a_damaged_history_is_a_sentence_or_records(stopped, tmp_path, draw):
 def test_a_folder_with_any_damage_is_a_sentence_or_the_run_itself(stopped, tmp_path, draw, name):
     for other in ("experiment.toml", "ledger.jsonl", "run.json", "history.jsonl", CHECKPOINT, PREVIOUS):
         (tmp_path / other).write_bytes((stopped / other).read_bytes())
-    (tmp_path / name).write_bytes(mutated((stopped / name).read_bytes(), draw))
+    (tmp_path / name).write_bytes(bytes_damaged((stopped / name).read_bytes(), Random(draw)))
     try:
         first = begun(tmp_path, experiment_of("fedsac", run={"evaluate_every": 1}))
     except CofairError:

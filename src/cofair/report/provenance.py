@@ -170,4 +170,4 @@ def _folded(summary: str, content: Html, rows: int) -> Html:
 
 
 def _plain(value: Any) -> str:
-    return "–" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return "–" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)

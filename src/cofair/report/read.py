@@ -188,6 +188,7 @@ def _facts(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(facts, ensure_ascii=False).encode()  # half characters cannot be shown: a ValueError
     except OSError as error:
         raise RunError(f"Cannot read {path}: {error.strerror}.") from None
     except (ValueError, RecursionError):

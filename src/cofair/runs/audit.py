@@ -92,10 +92,17 @@ def _line(entry: Entry, i: int, client: str) -> ClientLine:
         reputation=None if reputation is None else _number(reputation[i]),
         neurons=None if neurons is None else _count(neurons[i]),
         took_part=_count(entry["took_part"][i]),
-        refused=tuple((_count(t), str(why)) for t, name, why in entry["refused"] if name == client),
-        reward=str(entry["rewards"][i]),
+        refused=tuple((_count(t), _text(why)) for t, name, why in entry["refused"] if name == client),
+        reward=_text(entry["rewards"][i]),
         head=entry["hash"],
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    value.encode()  # half a character cannot be shown: a ValueError
+    return value
 
 
 def _count(value: Any) -> int:
