@@ -56,12 +56,8 @@ def json_damaged(value: Any, chance: Random) -> Any:
         holder[f"{key}x"] = holder.pop(key)
     else:
         other, where = chance.choice(places)
-<<<<<<< HEAD
         copied = json.loads(json.dumps(other[where]))
         holder[key] = chance.choice([*_ODD, copied]) if kind == 2 else chance.choice(_ODD)
-=======
-        holder[key] = chance.choice([*_ODD, other[where]]) if kind == 2 else chance.choice(_ODD)
->>>>>>> 2ea4b1eac71f743566eb6283cb66fd06cc320de6
     return value
 
 

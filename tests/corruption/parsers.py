@@ -1,16 +1,10 @@
 """Every parser of files that cofair has: a good file, ways to damage it, and how it is read."""
 
 import hashlib
-<<<<<<< HEAD
 import io
 import json
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
-=======
-import json
-from collections.abc import Callable
-from contextlib import suppress
->>>>>>> 2ea4b1eac71f743566eb6283cb66fd06cc320de6
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -24,16 +18,11 @@ from cofair.command import ledgers
 from cofair.engine.exchange import Delivered
 from cofair.errors import UsageError
 from cofair.federation import datasets
-<<<<<<< HEAD
 from cofair.report import findings, provenance, table
 from cofair.report import ledgers as report_ledgers
 from cofair.report.ledgers import CELLS, read_statement
 from cofair.report.read import read_entries
 from cofair.report.statement import Standing
-=======
-from cofair.report.ledgers import CELLS, read_statement
-from cofair.report.read import read_entries
->>>>>>> 2ea4b1eac71f743566eb6283cb66fd06cc320de6
 from cofair.runs import checkpoint, tensor_file
 from cofair.runs.earlier import _OTHER, begun, refuse_other
 from cofair.runs.experiment import Experiment, read_file
@@ -107,12 +96,8 @@ def all_parsers(scratch: Path) -> dict[str, Parser]:
         ),
         "run folder, reported": Parser(
             {
-<<<<<<< HEAD
                 **{name: done[name] for name in ("experiment.toml", "run.json", "history.jsonl", "ledger.jsonl")},
                 "summary.json": done["summary.json"],
-=======
-                **{name: done[name] for name in ("experiment.toml", "run.json", "history.jsonl", "summary.json")},
->>>>>>> 2ea4b1eac71f743566eb6283cb66fd06cc320de6
                 "traffic.json": json.dumps([{"client": "0", "bytes_down": 10, "bytes_up": 20}], indent=1).encode(),
             },
             _reported, spoils=(bytes_damaged, _either),
@@ -191,14 +176,9 @@ def _checkpoint(folder: Path, state: Any) -> None:
 
 def _ledger(folder: Path) -> None:
     entries = verified(folder / "ledger.jsonl")
-<<<<<<< HEAD
     with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")):
         ledgers.verify(folder, entries[-1]["hash"])
         ledgers.show(folder, "2", as_json=False)
-=======
-    ledgers.verify(folder, entries[-1]["hash"])
-    ledgers.show(folder, "2", as_json=False)
->>>>>>> 2ea4b1eac71f743566eb6283cb66fd06cc320de6
 
 
 def _resumed(folder: Path) -> None:
@@ -210,7 +190,6 @@ def _resumed(folder: Path) -> None:
 
 
 def _reported(folder: Path) -> None:
-<<<<<<< HEAD
     """Read a folder and say all that a report says, except for its plots."""
     entries = read_entries([folder])
     text = [findings.title(entries), *findings.findings(entries), table.of(entries), findings.facts(entries)]
@@ -219,13 +198,6 @@ def _reported(folder: Path) -> None:
         standing = Standing(entry)
         text += [sentence for i in range(len(standing)) for sentence in standing.sentences(i)]
     "".join(text).encode()
-=======
-    for entry in read_entries([folder]):
-        for run in entry.runs:
-            assert run.rounds > 0
-            assert isinstance(run.missing, tuple)
-            assert run.metric
->>>>>>> 2ea4b1eac71f743566eb6283cb66fd06cc320de6
 
 
 def _toml(good: bytes, chance: Random) -> bytes:

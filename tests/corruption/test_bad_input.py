@@ -14,10 +14,7 @@ from cofair.federation.datasets import catalogue
 from cofair.federation.datasets.entry import Variant
 from tests.corruption.parsers import SIZES, all_parsers
 
-<<<<<<< HEAD
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # sums of numbers such as 1e308
-=======
->>>>>>> 2ea4b1eac71f743566eb6283cb66fd06cc320de6
 EACH = 25  # of every parser in the short test
 MANY = int(os.environ.get("COFAIR_DAMAGED", "10000"))  # of all parsers together in the long one
 
