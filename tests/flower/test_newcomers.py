@@ -147,7 +147,7 @@ def test_a_newcomer_that_cannot_be_measured_does_not_end_the_run(log):
 
 
 def test_messages_tell_the_head_of_the_ledger(tmp_path):
-    chosen = experiment("fedrac", last=3)
+    chosen = experiment("fedrac", last=3).with_run(checkpoint_every=1)
     grid = grid_of(chosen)
     grid.watch = True
     served(chosen, grid, folder=RunFolder(tmp_path / "run"))

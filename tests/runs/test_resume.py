@@ -20,7 +20,8 @@ from cofair.runs.checkpoint import Checkpoints
 from cofair.runs.compare import compare
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import CHECKPOINT, PREVIOUS, REWARDS, RunFolder
-from cofair.runs.journal import opened
+from cofair.runs.journal import Journal, opened
+from cofair.runs.ledger import verified
 from cofair.runs.prepare import prepare
 from cofair.runs.run import carry_out, run_experiment
 from cofair.runs.sweep import Job, run_batch, unfinished
@@ -130,6 +131,14 @@ def test_seconds_go_on_and_the_folder_says_that_it_was_resumed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         ".lock", "experiment.toml", "history.jsonl", "ledger.jsonl", "rewards.safetensors", "run.json", "summary.json",
     ]  # fmt: skip
+
+
+def test_the_head_that_is_told_is_one_that_no_resumption_takes_back(tmp_path, monkeypatch):
+    told, keep = {}, Journal.keep
+    monkeypatch.setattr(Journal, "keep", lambda self, at: (keep(self, at), told.update({at.t: self.head})))
+    carried_out(experiment_of("fedavg"), tmp_path)  # tested in rounds 2 and 4 to 14, checkpoints every 3
+    rounds = {entry["hash"]: entry["round"] for entry in verified(tmp_path / "ledger.jsonl")}
+    assert [rounds[told[t]] for t in range(1, 15)] == [0, 0, 2, 2, 2, 6, 6, 6, 9, 9, 9, 12, 12, 12]
 
 
 def test_contributions_are_measured_once(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from cofair.runs.folder import CHECKPOINT, PREVIOUS, write_whole
 from cofair.runs.history import read_history
 from cofair.runs.result import Outcome
 
-_ANEW = "name another folder, or begin anew (overwrite)"
+_ANEW = "name another folder, or begin anew (--overwrite)"
 _OTHER = {
     "experiment": "another experiment",
     "federation": "another federation: its data, or how it is spread, differ",

@@ -126,7 +126,7 @@ def refuse_earlier(path: Path, files: Sequence[str], overwrite: bool) -> None:
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path} is a file: name a folder for the results.")
         if not overwrite and any((path / name).exists() for name in files):
-            raise UsageError(f"{path} holds results already: name another folder, or allow it (overwrite).")
+            raise UsageError(f"{path} holds results already: name another folder, or allow it (--overwrite).")
         nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
         if not os.access(nearest, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "permission denied")

@@ -65,6 +65,7 @@ class Journal:
         self._folder, self._locks, self._keeps_rewards = folder, locks, keeps_rewards
         self._checkpoints = Checkpoints(folder.path, experiment.run.checkpoint_every, runs)
         self._ledger = Ledger(folder.ledger)
+        self._settled = self._ledger.head
         self._first: ledger.Entry | None = None
         if folder.resume:
             self._hold()
@@ -81,8 +82,12 @@ class Journal:
 
     @property
     def head(self) -> str:
-        """Return the hash of the ledger's last entry: who is told it can prove later changes of what came before."""
-        return self._ledger.head
+        """Return the hash of the ledger that participants are told: by it they can prove later changes before it.
+
+        It is that of the last checkpoint. When a run goes on from there, real clients may answer otherwise than before,
+        and what was written after it may differ: nobody shall take that for forgery.
+        """
+        return self._settled if self._checkpoints.any else self._ledger.head
 
     def begin(self, prepared: Prepared, settings: str, facts: dict[str, Any]) -> Past:
         """Begin the run, or see where it goes on."""
@@ -105,17 +110,19 @@ class Journal:
         self._folder.begin(settings, facts)
         self._ledger = Ledger(self._folder.ledger)
         self._ledger.add(self._start)
+        self._settled = self._ledger.head
         return Past()
 
     def _go_on(self, found: TensorFile, facts: dict[str, Any]) -> Past:
         """Return to a checkpoint: what came after it is cut off, to be written once more."""
         if found.facts.get("start") != self._start:
-            raise RunError(f"{found.path} is the checkpoint of another run: delete it, or begin anew (overwrite).")
+            raise RunError(f"{found.path} is the checkpoint of another run: delete it, or begin anew (--overwrite).")
         method, server = self._prepared.experiment.method, self._prepared.server
         position = found.value((Position, method.start(server)), server.initial.device)
         self._folder.history.cut(found.facts["history"])
         self._folder.ledger.cut(found.facts["ledger"])
         self._ledger.go_on(ledger.verified(self._folder.ledger.path))
+        self._settled = self._ledger.head
         note_resumption(self._folder.path, position.t, facts)
         return Past(self._records(), position)
 
@@ -170,6 +177,7 @@ class Journal:
         if self._checkpoints.due(position):
             marks = {"history": self._folder.history.mark(), "ledger": self._folder.ledger.mark()}
             self._checkpoints.write({"start": self._start, **marks}, position)
+            self._settled = self._ledger.head
 
     def finish(self, summary: dict[str, Any], delivered: Delivered | None = None) -> None:
         """Write the summary of a complete run and, where they are kept, its models."""
@@ -179,5 +187,5 @@ class Journal:
                 temporary = path.with_name(f".{REWARDS}.tmp")
                 tensor_file.write(temporary, {"round": self._prepared.server.rounds}, delivered)
                 temporary.replace(path)
-        self._folder.finish({**summary, "ledger": self.head})
+        self._folder.finish({**summary, "ledger": self._ledger.head})
         self._checkpoints.remove()
