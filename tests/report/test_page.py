@@ -158,6 +158,13 @@ def test_different_clients_have_different_files():
     assert page.statement_file("a b") != page.statement_file("a_b") != page.statement_file("a/b")
 
 
+def test_what_a_method_said_before_its_first_round_is_on_the_page():
+    entry = made_entry("contract", ["a", "b"], seeds=1)
+    entry.runs[0].facts["notes"] = ["Promises are kept to ± 2 points.", "A fairness of <98> can be expected."]
+    said = "(seed 0): Promises are kept to ± 2 points. A fairness of <98> can be expected."
+    assert said in Parsed(page.document([entry])).text
+
+
 def test_one_client_gives_a_page():
     parsed = document(made_entry("fedsac", ["only"], seeds=1))
     assert "What 1 client brought and got with fedsac" in parsed.text

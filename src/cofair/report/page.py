@@ -113,6 +113,9 @@ def _about(entry: Entry, several: bool) -> Html:
     if method is not None:
         first_line = (method.__doc__ or "").strip().splitlines()[0]
         lines.append(element("p", first_line, " ", element("span", f"({method.paper})", class_="paper")))
+    if notes := entry.runs[0].facts.get("notes"):
+        told_first = f"Told before the first round (seed {entry.runs[0].outcome.seed}): {' '.join(map(str, notes))}"
+        lines.append(element("p", told_first, class_="note"))
     if len(entry.runs) > 1:
         over = f"Means over {count(len(entry.runs), 'seed')}; what goes over rounds is from seed "
         lines.append(element("p", f"{over}{entry.runs[0].outcome.seed}.", class_="note"))

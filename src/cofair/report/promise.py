@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from cofair.methods.promises import half_width
 from cofair.report.over_rounds import over_rounds, seed_of
 from cofair.report.plots import Plot
 from cofair.report.read import Run
@@ -65,8 +67,19 @@ def told(run: Run, made: Promises, i: int, last: int = 10) -> str:
     worst = int(np.nanargmax(np.abs(made.misses[:, i])))
     miss = made.misses[worst, i]
     where = "above" if miss > 0 else "below"
+    kept = samples_that_choose(run)
+    interval = ""
+    if kept:
+        width = 100 * float(half_width(torch.tensor(promised / 100), kept))
+        interval = f" A promise that {kept:,} samples keep holds to ± {width:.1f} points on new data, 95 times of 100."
     return (
         f"It was promised {promised:.1f} %: its reward has {validated:.1f} % on the validation set and {tested:.1f} % "
         f"on the test set, in the mean of the final {min(last, len(made.rounds))} tested rounds{seed_of(run)}. "
-        f"The largest miss was {abs(miss):.1f} points {where} the promise, in round {made.rounds[worst]}."
+        f"The largest miss was {abs(miss):.1f} points {where} the promise, in round {made.rounds[worst]}.{interval}"
     )
+
+
+def samples_that_choose(run: Run) -> int:
+    """Return on how many samples rewards are chosen; 0 where that is not known, or is not about accuracies."""
+    samples = int(run.facts.get("validation_samples", 0)) if run.metric == "accuracy" else 0
+    return (samples + 1) // 2 if run.setting("method", "fit") == "halves" else samples
