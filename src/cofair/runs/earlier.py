@@ -27,7 +27,7 @@ def begun(path: Path, experiment: Experiment) -> ledger.Entry | None:
     """Return the first entry of a folder's ledger, None where no run was begun; refuse another experiment's."""
     if not (path / "experiment.toml").exists() and not (path / "ledger.jsonl").exists():
         return None
-    differs = difference(_text(path / "experiment.toml"), experiment)
+    differs = difference(_text(path / "experiment.toml"), experiment, but_given=True)
     if differs is not None:
         raise UsageError(f"{path} holds a run of another experiment ({differs}): {_ANEW}.")
     if not (path / "ledger.jsonl").exists():

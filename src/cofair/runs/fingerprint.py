@@ -39,14 +39,21 @@ def settings(experiment: Experiment) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def difference(experiment_toml: str, experiment: Experiment) -> str | None:
-    """Say in which setting the experiment of a folder differs from another one; None where they are the same."""
+def difference(experiment_toml: str, experiment: Experiment, *, but_given: bool = False) -> str | None:
+    """Say in which setting the experiment of a folder differs from another one; None where they are the same.
+
+    A federation or model that was given in Python is no table of the file. `but_given` passes it over, for who compares
+    the hash of what was given.
+    """
     try:
-        there = settings(Experiment.from_dict(tomllib.loads(experiment_toml)))
+        tables = tomllib.loads(experiment_toml)
+        there = settings(Experiment.from_dict(tables))
     except (ValueError, RecursionError, CofairError):
         return "its settings cannot be read"
     here = settings(experiment)
     for table in dict.fromkeys([*here, *there]):
+        if but_given and table in ("federation", "model") and table not in tables:
+            continue
         own, other = here.get(table, {}), there.get(table, {})
         for key in dict.fromkeys([*own, *other]):
             if own.get(key) != other.get(key):
