@@ -32,7 +32,7 @@ def write_folders(folder: Path, experiment: Path | None, names: Sequence[str], h
     known = {"host": host, "port": port, "version": cofair.__version__, "days": keys.DAYS}
     _script(organiser / "superlink.sh", texts.SUPERLINK.format(**known))
     _script(organiser / "flwr.sh", texts.FLWR.format(**known))
-    write_whole(organiser / "cofair-superlink.service", texts.UNIT.format(what="SuperLink", script="superlink.sh"))
+    _unit(organiser, "SuperLink", "superlink.sh", texts.AT_ONCE)
     register = "\n".join(f"sh flwr.sh supernode register public-keys/{name}.pub here --name {name}" for name in names)
     write_whole(organiser / "STEPS.md", texts.ORGANISER.format(register=register, **known))
     asked = "\n".join(f"- `{name}`: {EXPLAINED[name]}" for name in asks)
@@ -43,7 +43,7 @@ def write_folders(folder: Path, experiment: Path | None, names: Sequence[str], h
         write_whole(own / "experiment.toml", chosen.to_toml())
         write_whole(own / "settings.sh", texts.SETTINGS.format(name=name, allow=" ".join(asks), **known))
         _script(own / "start.sh", texts.SUPERNODE)
-        write_whole(own / "cofair-supernode.service", texts.UNIT.format(what="SuperNode", script="start.sh"))
+        _unit(own, "SuperNode", "start.sh", texts.AFTER_A_MINUTE)
         method = chosen.method.name
         write_whole(own / "STEPS.md", texts.PARTICIPANT.format(name=name, asked=asked, method=method, **known))
     return texts.NEXT.format(folder=folder)
@@ -59,6 +59,11 @@ def _check(folder: Path, names: Sequence[str], host: str) -> None:
             raise UsageError(f"A participant's name is made of letters, digits and . _ -, but {name!r} is not.")
     if not _HOST.fullmatch(host):
         raise UsageError(f"{host!r} is neither a host's name nor an address.")
+
+
+def _unit(folder: Path, what: str, script: str, restart: str) -> None:
+    name = f"cofair-{what.lower()}.service"
+    write_whole(folder / name, texts.UNIT.format(unit=name, what=what, script=script, restart=restart))
 
 
 def _script(path: Path, text: str) -> None:

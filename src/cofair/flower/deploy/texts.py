@@ -48,6 +48,8 @@ SUPERNODE = """\
 set -eu
 cd "$(dirname "$0")"
 . ./settings.sh
+[ -e node.key ] || { echo "There is no node.key here: venv/bin/cofair deploy key node.key" >&2; exit 2; }
+[ -e "$DATA" ] || { echo "There is no $DATA: settings.sh (DATA) says where your data is." >&2; exit 2; }
 export FLWR_HOME="$PWD/home" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 PATH="$PWD/venv/bin:$PATH"
 exec flower-supernode --root-certificates ca.crt --superlink "$SUPERLINK" --auth-supernode-private-key node.key \\
@@ -55,16 +57,16 @@ exec flower-supernode --root-certificates ca.crt --superlink "$SUPERLINK" --auth
 """
 
 UNIT = """\
-# Copy to ~/.config/systemd/user/, set the folder below, then: systemctl --user enable --now with this file's name
+# Copy to ~/.config/systemd/user/, set the folder below (%h is your home), then:
+#   systemctl --user enable --now {unit}
+#   loginctl enable-linger    (so that it runs while nobody is logged in)
 [Unit]
 Description=cofair {what}
-After=network-online.target
 
 [Service]
 ExecStart=/bin/sh %h/federation/{script}
 Restart=always
-# Flower takes a node that went without goodbye for connected for about a minute, and refuses it until then
-RestartSec=70
+{restart}
 UMask=0077
 NoNewPrivileges=true
 
@@ -72,13 +74,19 @@ NoNewPrivileges=true
 WantedBy=default.target
 """
 
+AT_ONCE = "RestartSec=5"
+AFTER_A_MINUTE = """\
+# Flower takes a node that went without goodbye for connected for about a minute, and refuses it until then
+RestartSec=70"""
+
 ORGANISER = """\
 # Steps of the organiser
 
 Everything here stays on your machine; `keys/` above all. Participants get their folder, nothing else.
 
-1. Install: `python3 -m venv venv && venv/bin/pip install 'cofair[flower]=={version}'`
-2. Start the SuperLink: `sh superlink.sh` (port {port}; or the unit `cofair-superlink.service`)
+1. Install: `python3 -m venv venv && venv/bin/pip install 'cofair[flower,report]=={version}'`
+2. Start the SuperLink and leave it running: `sh superlink.sh` (port {port}; or the unit `cofair-superlink.service`).
+   The next steps need a second terminal.
 3. Give each participant its folder. Each sends back `node.key.pub`: put it into `public-keys/` under its name, make
    sure by another way (telephone) that it is the participant's, and register it:
 
@@ -92,8 +100,12 @@ Everything here stays on your machine; `keys/` above all. Participants get their
 sh flwr.sh run app here --stream --run-config "out='$PWD/run'" --run-config "data='$PWD/server.npz'"
 ```
 
-The results are in `run/`; `venv/bin/cofair report run` shows them. A run that was interrupted goes on with
-`--run-config "resume=true"`. The certificates are valid for {days} days.
+The run waits until all participants are there, and trains with them. Its results are in `run/`, and as a page in
+`run/report.html` after `venv/bin/cofair report run`.
+
+- `sh flwr.sh supernode list here` says who is connected.
+- A run that was interrupted goes on when the same command is given with `--run-config "resume=true"` added.
+- The certificates are valid for {days} days.
 """
 
 PARTICIPANT = """\
@@ -108,8 +120,12 @@ What you allow stands in `settings.sh` (ALLOW). Your samples, labels and file na
 
 1. `python3 -m venv venv && venv/bin/pip install 'cofair[flower]=={version}'`
 2. `venv/bin/cofair deploy key node.key` makes your key; send `node.key.pub`, and only that, to the organiser.
-3. `sh start.sh` once your data is in `data.npz` (arrays x and y), or set DATA in `settings.sh`. To start it with the
-   machine, use `cofair-supernode.service`.
+3. `sh start.sh` once your data is in `data.npz` (arrays x and y) and the organiser has registered your key. To start
+   it with the machine, use `cofair-supernode.service`.
+
+If it ends at once with *Failed to activate SuperNode*, the organiser has not registered this key, or it was stopped
+less than a minute ago: wait, and start it again. *certificate has expired* or *certificate verify failed*: ask the
+organiser for a new `ca.crt`. An address in use: set another PORT in `settings.sh`.
 
 Flower runs the app that the organiser sends, as the user who starts the SuperNode: give it an account that can read
 your training data and nothing else.
