@@ -97,9 +97,13 @@ def written(path):
     return lines, (path / "ledger.jsonl").read_bytes(), json.loads((path / "summary.json").read_text())["ledger"]
 
 
+SHORT = ("fedavg", "cgsv", "fedrac")  # on the loop engine, which is slow
+
+
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [(name, "vectorised") for name in methods.names()] + [(name, "loop") for name in ("fedavg", "cgsv", "fedrac")],
+    [(name, "vectorised") for name in methods.names()]
+    + [pytest.param(name, "loop", marks=[] if name in SHORT else pytest.mark.long) for name in methods.names()],
 )
 def test_a_run_stopped_anywhere_goes_on_to_the_same_bits(name, engine, tmp_path):
     at = random.Random(zlib.crc32(f"{name} {engine}".encode()))

@@ -228,6 +228,7 @@ def test_tensors_come_back_as_they_lay_in_memory(tmp_path):
         assert torch.equal(back[key], value[key])
         assert back[key].stride() == value[key].stride()
     assert back["none"].isnan()
+    assert back["same"] is back["again"]
     assert back[3] == value[3]
     assert len(load_file(tmp_path / "f")) == 6  # any reader of safetensors reads it; `same` and `again` lie there once
     write(tmp_path / "g", {}, Delivered(base))

@@ -81,7 +81,7 @@ class TensorFile:
         """Return the value that was written; its classes are among the template's."""
         try:
             known = {cls.__qualname__: cls for cls in _classes(template)}
-            return _decode(self._structure, self._tensors, known, device)
+            return _decode(self._structure, _Laid(self._tensors, device), known)
         except (ValueError, TypeError, LookupError, AttributeError, RuntimeError):  # RecursionError is one
             raise RunError(f"{self.path} does not fit this run: it was written for another method.") from None
 
@@ -126,20 +126,34 @@ def encode(value: Any, shelf: Shelf, where: str = "state") -> Any:
     )
 
 
-def _decode(structure: Any, tensors: Mapping[str, Tensor], known: Mapping[str, type], device: torch.device) -> Any:
+class _Laid:
+    """The tensors of a file as they lay in memory; what was one and the same is so again."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
+        self._tensors, self._device = tensors, device
+        self._made: dict[tuple[str, tuple[int, ...], str], Tensor] = {}
+
+    def take(self, name: str, stride: list[int], where: str) -> Tensor:
+        key = (name, tuple(stride), where)
+        if key not in self._made:
+            device = self._device if where == "device" else torch.device("cpu")
+            self._made[key] = _laid_out(self._tensors[name], stride, device)
+        return self._made[key]
+
+
+def _decode(structure: Any, tensors: _Laid, known: Mapping[str, type]) -> Any:
     if not isinstance(structure, list):
         return structure
     kind, *parts = structure
     if kind == "tensor":
-        name, stride, where = parts
-        return _laid_out(tensors[name], stride, device if where == "device" else torch.device("cpu"))
+        return tensors.take(*parts)
     if kind == "dataclass":
         name, own = parts
-        return known[name](**{key: _decode(value, tensors, known, device) for key, value in own})
+        return known[name](**{key: _decode(value, tensors, known) for key, value in own})
     if kind == "dict":
-        pairs = [[_decode(part, tensors, known, device) for part in pair] for pair in parts[0]]
+        pairs = [[_decode(part, tensors, known) for part in pair] for pair in parts[0]]
         return dict(pairs)
-    items = [_decode(item, tensors, known, device) for item in parts[0]]
+    items = [_decode(item, tensors, known) for item in parts[0]]
     return {"tuple": tuple, "list": list}[kind](items)
 
 
