@@ -42,6 +42,7 @@ def test_given_values_are_read_and_the_others_keep_their_defaults():
         ({"count": "masks"}, r"method.count = 'masks' is not a choice: did you mean 'mask'\?"),
         ({"count": 3}, "method.count must be 'nonzero', 'mask', but is 3"),
         ({"widths": 3}, "method.widths must be a list of whole numbers, but is 3"),
+        ({"widths": [10**30]}, "method.widths must be at most 9223372036854775807, but is larger"),
         ({"widths": [3, 0]}, "method.widths must be at least 1, but is 0"),
         ({"widths": [3, "4"]}, "method.widths must be a list of whole numbers"),
         ({"fast": 1}, "method.fast must be true or false, but is 1"),

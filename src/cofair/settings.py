@@ -12,6 +12,8 @@ from cofair.errors import UsageError, nearest
 
 T = TypeVar("T")
 
+_LARGEST = 2**63 - 1  # what tensors can count to
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -101,6 +103,8 @@ def _check_range(value: Any, bounds: Bounds, path: str) -> None:
             continue
         if not (number == number and abs(number) != float("inf")):
             raise UsageError(f"{path} must be a finite number, but is {number}.")
+        if isinstance(number, int) and abs(number) > _LARGEST:
+            raise UsageError(f"{path} must be at most {_LARGEST}, but is larger.")
         if bounds.minimum is not None and number < bounds.minimum:
             raise UsageError(f"{path} must be at least {bounds.minimum}, but is {number}.")
         if bounds.above is not None and number <= bounds.above:
