@@ -90,7 +90,7 @@ def test_what_is_delivered_is_what_was_granted_and_calibrated_on_the_current_mod
 def test_what_can_be_expected_is_said_before_training():
     notes = run().facts["notes"]
     assert notes[0].startswith("A submodel chosen on 143 samples keeps its promise on new data to ±")
-    assert "can be expected in a single round that is tested on" in notes[1]
+    assert "or more can be expected of a round tested on 364 samples" in notes[1]
     assert run(fit="halves").facts["notes"][0].startswith("A submodel chosen on 72 samples")
 
 

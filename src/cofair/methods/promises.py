@@ -146,8 +146,8 @@ def expectations(curve: Curve, contributions: Tensor, validation: int, test: int
     if fairness is not None:
         spread = 100 * float(promised.double().std(unbiased=False))
         told.append(
-            f"Promises spread by {spread:.1f} points (standard deviation), so that a fairness of {fairness:.1f} or "
-            f"more can be expected in a single round that is tested on {test:,} samples."
+            f"Promises spread by {spread:.1f} points (standard deviation): once the whole model is as good as the best "
+            f"client alone, a fairness of {fairness:.1f} or more can be expected of a round tested on {test:,} samples."
         )
     return told
 
