@@ -244,3 +244,9 @@ def test_a_full_disk_is_a_sentence(command):
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "error: cannot write the output: No space left on device\n"
+
+
+def test_a_model_larger_than_memory_is_a_sentence(cofair):
+    done = cofair("compare", "--methods", "fedavg", "--set", "model.hidden=[99999999999999]")
+    assert done.returncode == 1
+    assert done.stderr == "error: this does not fit into memory: take a smaller model, fewer clients or less data\n"

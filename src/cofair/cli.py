@@ -403,6 +403,11 @@ def main() -> None:
         endings.drop_output()
         print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
         sys.exit(1)
+    except (MemoryError, RuntimeError) as error:
+        if not endings.is_full_memory(error):
+            raise
+        print("error: this does not fit into memory: take a smaller model, fewer clients or less data", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

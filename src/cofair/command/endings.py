@@ -42,6 +42,12 @@ def is_full_disk(error: OSError) -> bool:
     return error.filename is None and error.errno in _NO_ROOM
 
 
+def is_full_memory(error: Exception) -> bool:
+    """Tell whether memory ran out, on a CPU or a GPU: torch has no one exception for that."""
+    told = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in told or "can't allocate memory" in told
+
+
 def drop_output() -> None:
     """Let what is still unwritten go nowhere, so that Python does not fail on it once more when it exits."""
     with contextlib.suppress(OSError, ValueError):
