@@ -1,14 +1,15 @@
 """A whole round, and what the server's part of it costs.
 
-    python -m benchmarks.rounds                  # random images of CIFAR-10's shape
+    python -m benchmarks.rounds                  # made-up images of CIFAR-10's shape
     python -m benchmarks.rounds --device cuda
 
 FedRAC and contract: 10 clients of scene pow, 5 local steps, prefixes scored on 5,000 samples (FedRAC: 50), all rewards
-tested on 10,000 images.
+tested on 10,000 images. The server's work is what it does between the uploads and the test, in every round.
 CGSV and FedAVE: 3 local epochs; the server's step against the clients' training.
 """
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,23 +24,32 @@ from cofair.federation.scenes import power_law_sizes
 from cofair.runs.experiment import Experiment
 from cofair.runs.prepare import Prepared, prepare
 
+SIGNAL = (
+    0.1  # how far classes lie apart: a model learns within a few rounds, so that clients are owed different submodels
+)
+
 
 def prepared(method: str, training: dict[str, Any], device: str) -> Prepared:
     sizes = power_law_sizes(10, 2000)
     total = sum(sizes)
-    x, y = torch.randn(total, 3, 32, 32), torch.randint(0, 10, (total,))
+    typical = SIGNAL * torch.randn(10, 3, 32, 32)
+
+    def images(y: torch.Tensor) -> torch.Tensor:
+        return torch.randn(len(y), 3, 32, 32).add_(typical[y])
+
+    y, held, kept = (torch.randint(0, 10, (count,)) for count in (total, 5_000, 10_000))
+    x = images(y)
     ends = torch.tensor(sizes).cumsum(0).tolist()
     shares = [(torch.arange(end - size, end), y[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-    validation = Samples(torch.randn(5000, 3, 32, 32), torch.randint(0, 10, (5000,)))
-    test = Samples(torch.randn(10000, 3, 32, 32), torch.randint(0, 10, (10000,)))
+    validation, test = Samples(images(held), held), Samples(images(kept), kept)
     federation = Federation.from_pool(x, shares, test=test, validation=validation, classes=10)
     tables = {"training": training, "method": {"name": method}, "run": {"device": device}}
     contributions = torch.linspace(0.28, 0.41, 10, dtype=torch.float64)
     return prepare(Experiment.from_dict(tables), federation=federation, contributions=contributions)
 
 
-def whole_round(ready: Prepared) -> Callable[[], object]:
-    """Return a function that goes on by one round, with its test."""
+def whole_round(ready: Prepared, served: list[float]) -> Callable[[], object]:
+    """Return a function that goes on by one round, with its test, and notes the seconds of the server's own work."""
     method, server = ready.experiment.method, ready.server
     memory: dict[str, Any] = {"state": method.start(server), "t": 1}
 
@@ -47,12 +57,21 @@ def whole_round(ready: Prepared) -> Callable[[], object]:
         t, state = memory["t"], memory["state"]
         rewards = method.rewards(server, state, t, "train")
         uploads, _ = ready.engine.train(rewards, ClientStates(), t)
+        _wait(ready)
+        began = time.perf_counter()
         state = method.learn(server, state, rewards, uploads, t, "train")
         delivered = method.delivered(server, state)
+        _wait(ready)
+        served.append(time.perf_counter() - began)
         ready.tester.score(delivered.parameters, delivered.neuron_masks)
         memory.update(state=state, t=t + 1)
 
     return go_on
+
+
+def _wait(ready: Prepared) -> None:
+    if ready.problem.device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def server_share(ready: Prepared, rounds: int) -> float:
@@ -66,8 +85,7 @@ def server_share(ready: Prepared, rounds: int) -> float:
         uploads, _ = ready.engine.train(rewards, ClientStates(), t)
         trained = time.perf_counter()
         state = method.learn(server, state, rewards, uploads, t, "train")
-        if ready.problem.device.type == "cuda":
-            torch.cuda.synchronize()
+        _wait(ready)
         training.append(trained - began)
         learning.append(time.perf_counter() - trained)
     return sorted(learning)[rounds // 2] / sorted(training)[rounds // 2]
@@ -81,9 +99,13 @@ def main() -> None:
     device = torch.device(given.device)
     with arithmetic("float32"):
         both = {name: prepared(name, {"steps": 5, "rounds": 1000}, given.device) for name in ("fedrac", "contract")}
-        seconds = alternate({name: whole_round(ready) for name, ready in both.items()}, given.repeats, device)
+        served: dict[str, list[float]] = {name: [] for name in both}
+        rounds = {name: whole_round(ready, served[name]) for name, ready in both.items()}
+        seconds = alternate(rounds, given.repeats, device)
+        own = {name: statistics.median(values[1:]) for name, values in served.items()}
         for name, value in seconds.items():
-            print(f"{name}: {1000 * value:.0f} ms a round with its test")
+            print(f"{name}: {1000 * value:.0f} ms a round with its test, {1000 * own[name]:.0f} ms at the server")
+        print(f"contract: {own['contract'] / own['fedrac']:.2f} times the server's work of FedRAC")
         for name in ("cgsv", "fedave"):
             share = server_share(prepared(name, {"epochs": 3, "rounds": 1000}, given.device), 3)
             print(f"{name}: the server's step takes {100 * share:.0f} % of the clients' training")

@@ -120,6 +120,7 @@ def test_a_base_that_changed_in_place_is_scored_anew(make_problem):
     base.mul_(0.5)
     expected = plain_scores(problem, [base] * 3, prefix_masks(order, counts))[0]
     assert scorer.prefixes(base, order, counts).loss.tolist() == pytest.approx(expected, abs=1e-12)
+    assert scorer.prefixes(base, order, counts[:1]).loss.tolist() == pytest.approx(expected[:1], abs=1e-12)
 
 
 def test_halves_divide_the_samples(problem):

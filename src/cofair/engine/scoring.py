@@ -110,7 +110,8 @@ class Scorer:
         count = len(masks) if masks is not None else 1 if rows.dim() == 1 else len(rows)
         if self.stack is not None:
             # a GPU computes all candidates at once sooner than it starts the many small steps of running sums
-            sharing = masks is not None and rows.dim() == 1 and count > 1 and self.problem.device.type == "cpu"
+            sharing = masks is not None and rows.dim() == 1 and self.problem.device.type == "cpu"
+            sharing = sharing and (count > 1 or self._has_fired(rows))
             nested = nesting(masks) if sharing and masks is not None else None
             if nested is not None:  # a running sum and its copy are held, whatever the number of candidates
                 stack, ranges = self.stack, list(self.sample_ranges(1))
@@ -134,9 +135,12 @@ class Scorer:
             [run_all(named, extras, self.samples.x[a:b]) for a, b in _ranges(len(self.samples), at_once)], 1
         )
 
+    def _has_fired(self, base: Tensor) -> bool:
+        return self._fired is not None and self._fired[0] is base and self._fired[1] == base._version
+
     def _first_neurons(self, stack: LinearStack, base: Tensor) -> Tensor:
         """Return what a base's first neurons fire; kept until the next base, as submodels are looked for in turns."""
-        if self._fired is None or self._fired[0] is not base or self._fired[1] != base._version:
+        if self._fired is None or not self._has_fired(base):
             self._fired = base, base._version, first_neurons(stack, base, self.samples.x)
         return self._fired[2]
 
