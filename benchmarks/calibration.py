@@ -41,7 +41,7 @@ class Curves:
     @property
     def promised(self) -> Floats:
         """Return what equal gain promises each client (N,)."""
-        return self.validation[-1] - (self.brought.max() - self.brought)
+        return np.asarray(self.validation[-1] - (self.brought.max() - self.brought))
 
     def closest(self, accuracy: Floats, among: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
         """Return which prefix each client gets; who brings most gets the last one."""
@@ -93,9 +93,8 @@ def curves_of(ready: Prepared) -> list[Curves]:
     for state in states[-10:]:
         order = state.record.argsort(stable=True)
         sizes = torch.tensor(sorted({*range(STEP, len(order), STEP), len(order)}))
-        found.append(
-            Curves(*(_scored(scorer, state, order, sizes) for scorer in scorers), server.contributions.numpy())
-        )
+        whole, even, odd, test = (_scored(scorer, state, order, sizes) for scorer in scorers)
+        found.append(Curves(whole, even, odd, test, server.contributions.numpy()))
     return found
 
 

@@ -81,7 +81,10 @@ def _metrics(c: Floats, a: Floats, alpha: float) -> tuple[Floats, Floats, Floats
     gaps = np.isnan(a)
     if not gaps.any():
         return fairness_by_round(c, a), a.max(1), a.mean(1), a.min(1), within_alpha_bound(c, a, alpha).mean(1)
-    rows = [_metrics(c[~gap], row[None, ~gap], alpha) for gap, row in zip(gaps, a, strict=True)]
+    nobody = (np.array([np.nan]),) * 5
+    rows = [
+        nobody if gap.all() else _metrics(c[~gap], row[None, ~gap], alpha) for gap, row in zip(gaps, a, strict=True)
+    ]
     fairness, high, mean, low, share = (np.concatenate(part) for part in zip(*rows, strict=True))
     return fairness, high, mean, low, share
 
