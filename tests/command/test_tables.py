@@ -65,8 +65,8 @@ def test_percent_for_people_and_fractions_for_machines(printed):
 
 def test_numbers_that_json_does_not_have_are_null(capsys):
     own = outcome()
-    broken = replace(own.history[-1], accuracies=[float("nan")] * 4)
-    tables.outcome(replace(own, history=(*own.history[:-1], broken)), experiment(), as_json=True)
+    unknown = [replace(record, accuracies=[float("nan")] * 4) for record in own.history]
+    tables.outcome(replace(own, history=tuple(unknown)), experiment(), as_json=True)
     assert json.loads(capsys.readouterr().out)["clients"][0]["accuracy"] is None
 
 

@@ -52,7 +52,7 @@ class Outcome:
         """Return each client's accuracy, the mean over the final ten rounds."""
         rows = self._last_rounds()
         known = [[value for value in column if not math.isnan(value)] for column in zip(*rows, strict=True)]
-        return tuple(sum(column) / len(column) for column in known)
+        return tuple(sum(column) / len(column) if column else math.nan for column in known)
 
     def _last_rounds(self) -> list[list[float]]:
         read = set(self.cell().rounds)
