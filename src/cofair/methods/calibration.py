@@ -1,7 +1,8 @@
-"""Which submodel meets a promise: nested prefixes of an order of neurons, looked for by bisection.
+"""Which submodel meets a promise: nested prefixes of an order of neurons, found by halving the gaps between known ones.
 
 Accuracy need not rise with every neuron, so a promise can lie between several pairs of neighbours: the nearest pair is
-halved first, then the others, until neighbours are a pack apart or a submodel fits as well as so many samples can tell.
+halved first, then the others, until neighbours are about two packs apart or a submodel fits as well as so many samples
+can tell.
 """
 
 import math
@@ -16,7 +17,7 @@ from cofair.methods.promises import Curve
 from cofair.neurons.submodels import prefix_masks
 
 _COARSE = 16  # submodels that are scored first, at most
-_WELL = 0.1  # of the noise of an accuracy: a miss so small adds nothing to it
+_WELL = 0.25  # of the noise of an accuracy: a miss so small adds nothing to it
 _NOTHING = -1.0  # less than any accuracy: what no neuron at all is taken to reach
 
 
@@ -50,7 +51,8 @@ def calibrate(
     promised = curve(contributions, whole)
     below = contributions < contributions.max()
     owed = set(promised[below].tolist())
-    while owed := {a for a in owed if _misses(accuracy, a) > _WELL * _noise(a, len(scorer.samples))}:
+    for _ in range(max(1, (step // pack).bit_length() - 2)):  # halving once more would cost more than it gives
+        owed = {a for a in owed if _misses(accuracy, a) > _WELL * _noise(a, len(scorer.samples))}
         wanted = {size for a in owed if (size := _between(accuracy, a, pack)) is not None}
         if not wanted:
             break
