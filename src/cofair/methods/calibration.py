@@ -1,8 +1,8 @@
 """Which submodel meets a promise: nested prefixes of an order of neurons, found by halving the gaps between known ones.
 
 Accuracy need not rise with every neuron, so a promise can lie between several pairs of neighbours: the nearest pair is
-halved first, then the others, until neighbours are about two packs apart or a submodel fits as well as so many samples
-can tell.
+halved first, then the others, until a submodel fits as well as so many samples can tell or one pair could have been
+halved down to a pack.
 """
 
 import math
@@ -17,6 +17,7 @@ from cofair.methods.promises import Curve
 from cofair.neurons.submodels import prefix_masks
 
 _COARSE = 16  # submodels that are scored first, at most
+_LOOKS = 4  # at submodels between those, where there are few
 _WELL = 0.25  # of the noise of an accuracy: a miss so small adds nothing to it
 _NOTHING = -1.0  # less than any accuracy: what no neuron at all is taken to reach
 
@@ -51,7 +52,7 @@ def calibrate(
     promised = curve(contributions, whole)
     below = contributions < contributions.max()
     owed = set(promised[below].tolist())
-    for _ in range(max(1, (step // pack).bit_length() - 2)):  # halving once more would cost more than it gives
+    for _ in range(max(_LOOKS, (step // pack).bit_length() - 1)):  # one pair can be halved so often, others are luck
         owed = {a for a in owed if _misses(accuracy, a) > _WELL * _noise(a, len(scorer.samples))}
         wanted = {size for a in owed if (size := _between(accuracy, a, pack)) is not None}
         if not wanted:
