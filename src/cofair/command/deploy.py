@@ -80,6 +80,8 @@ def _print(deployed: "Deployed") -> None:
     print_table(output(), table)
     print(f"Largest difference between the two, over all rounds: {deployed.difference:.2g}")
     print(f"{deployed.seconds:.0f} s with all processes; every one of them is gone.")
+    if any(accuracy < brought for accuracy, brought in zip(last.accuracies, deployed.contributions, strict=True)):
+        print(f"{last.round} rounds are a beginning: rewards below what clients reach alone grow with --rounds.")
 
 
 def _both(one: float, other: float) -> str:
