@@ -48,7 +48,7 @@ def test_an_interruption_leaves_no_process_and_no_folder(tmp_path, ask, when):
     process.send_signal(ask)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)  # impatience: it goes on to stop everything
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=60) in (130, -signal.SIGINT)  # the second one may meet it at its very end
     process.stdout.close()
     assert not ours() - before
     assert not list(tmp_path.iterdir())
