@@ -146,6 +146,76 @@ def test_a_newcomer_that_cannot_be_measured_does_not_end_the_run(log):
     assert [r.round for r in result.history] == [1, 2, 3, 4, 5]
 
 
+def test_a_finished_run_with_newcomers_is_read_again(tmp_path):
+    chosen = experiment("fedrac", last=4)
+    grid = arriving(chosen, 3, before=3)
+    first = served(chosen, grid, THREE, folder=RunFolder(tmp_path / "run"))
+    again = served(chosen, grid, THREE, folder=RunFolder(tmp_path / "run", resume=True))
+    assert again.names == first.names == ("0", "1", "2", "3")
+    assert again.contributions == first.contributions
+    assert again.accuracies == first.accuracies
+    assert len(list(again.rewards)) == 4
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"name": "3", "size": 20, "class_counts": ["a", "b", "c"]}, {"name": "3", "size": 20, "class_counts": [20.0]},
+        {"name": "3", "size": True}, {"name": "", "size": 20}, {"name": "x" * 300, "size": 20}, {"size": -1},
+    ],
+)  # fmt: skip
+def test_whatever_a_newcomer_says_the_run_goes_on(answer, log):
+    chosen = experiment("cffl", last=3, method={"share": "classes"})
+    grid = arriving(chosen, 3, before=2)
+    honest = node_of(grid, 3).app
+
+    def odd(message, context):
+        if message.metadata.message_type == "query":
+            return Message(messages.content({"status": "ok", "model": "", **answer}), reply_to=message)
+        return honest(message, context)
+
+    node_of(grid, 3).app = odd
+    assert served(chosen, grid, THREE).names == ("0", "1", "2")
+    assert sum("does not take part" in line for line in log.messages) == 1  # it is not asked again
+
+
+def test_a_newcomer_that_does_not_answer_is_asked_again():
+    chosen = experiment("fedrac", last=5)
+    grid = arriving(chosen, 3, before=2)
+    honest, asked = node_of(grid, 3).app, []
+
+    def slow(message, context):
+        if message.metadata.message_type == "query":
+            asked.append(message)
+            if len(asked) == 1:
+                return None
+        return honest(message, context)
+
+    node_of(grid, 3).app = slow
+    assert served(chosen, grid, THREE).names == ("0", "1", "2", "3")
+    assert len(asked) == 2
+
+
+def test_who_joined_after_the_last_test_is_not_in_the_report_yet(tmp_path):
+    chosen = experiment("contract", last=40, run={"evaluate_every": 5, "checkpoint_every": 1})
+    grid = arriving(chosen, 3, before=7)
+
+    class KilledError(Exception):
+        pass
+
+    def killed(t, _):
+        if t == 8:
+            raise KilledError
+
+    while_round(grid, 1, killed)
+    with pytest.raises(KilledError):
+        served(chosen, grid, THREE, folder=RunFolder(tmp_path / "run"))
+    (entry,) = read_entries([tmp_path / "run"])
+    assert entry.runs[0].outcome.names == ("0", "1", "2")
+    assert entry.runs[0].facts["clients"] == ["0", "1", "2", "3"]
+    assert "nan" not in write([entry], tmp_path / "report.html").read_text().split("<script")[0]
+
+
 def test_messages_tell_the_head_of_the_ledger(tmp_path):
     chosen = experiment("fedrac", last=3).with_run(checkpoint_every=1)
     grid = grid_of(chosen)

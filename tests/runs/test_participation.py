@@ -7,6 +7,7 @@ from cofair.engine.exchange import Rewards
 from cofair.engine.work import Work
 from cofair.errors import UsageError
 from cofair.runs.participation import Participation, ParticipationSettings
+from cofair.runs.standing import Standing
 
 NAMES = [f"client {i}" for i in range(40)]
 CPU = torch.device("cpu")
@@ -57,3 +58,27 @@ def test_rewards_are_limited_in_one_place():
     assert not bool(some.limited(rewards, 1, members=~some.answering(1)).participants.any())
     personal = Rewards(torch.zeros(3), Work(phase="personalise"))
     assert some.limited(personal, 1) is personal
+
+
+def standing(*brought):
+    class Known:
+        contributions = torch.tensor(brought, dtype=torch.float64)
+
+    return Standing.at_first(Known())
+
+
+def test_who_is_away_loses_reputation_until_it_is_back_also_a_negative_one():
+    away = torch.tensor([False, True, True])
+    stood = standing(0.8, 0.8, -0.2).after_missing(away, ~away).after_missing(away, ~away)
+    assert stood.believed(0.5).tolist() == pytest.approx([0.8, 0.2, -0.35])
+    assert stood.believed(0.0).tolist() == [0.8, 0.8, -0.2]
+    back = stood.after_missing(torch.zeros(3, dtype=torch.bool), torch.ones(3, dtype=torch.bool))
+    assert back.believed(0.5).tolist() == [0.8, 0.8, -0.2]
+
+
+def test_nobody_fades_before_it_has_joined():
+    settings = ParticipationSettings(join=(1, 3), leave=(0, 4), fade=0.5)
+    there = Participation(settings, ["a", "b"], 0, torch.device("cpu"))
+    assert [there.there(t).tolist() for t in (2, 3, 5)] == [[True, False], [True, True], [True, False]]
+    assert not there.everybody
+    assert Participation(ParticipationSettings(fade=0.5), ["a"], 0, torch.device("cpu")).everybody

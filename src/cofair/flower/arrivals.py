@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,9 +25,10 @@ _BY_ITSELF = ("standalone", *NEEDS_NO_TRAINING)  # measures by which a client is
 
 @dataclass
 class Newcomers:
-    """Looks before every round who is new; each is asked once, and measured at most so often as a training is tried.
+    """Looks before every round who is new; each is asked, and measured, as often as a training is tried at most.
 
-    `prepared_for(members)` sets up the run for these members, `told(prepared, t)` is called when some have joined.
+    `prepared_for(members)` sets up the run for these members, `told(prepared, members, t)` is called when some have
+    joined before round t, and with None when a run goes on.
     """
 
     grid: Grid
@@ -37,7 +39,7 @@ class Newcomers:
     engine: GridEngine
     prepared_for: Callable[[Sequence[Member]], Prepared]
     told: Callable[[Prepared, list[Member], int | None], None]
-    _asked: set[str] = field(default_factory=set)
+    _asked: Counter[str] = field(default_factory=Counter)
     _waiting: dict[str, tuple[Member, int]] = field(default_factory=dict)  # joined, not measured: and how often tried
 
     def before(self, prepared: Prepared, t: int) -> Prepared | None:
@@ -45,7 +47,9 @@ class Newcomers:
         if not self.waiting.newcomers:
             return None
         there = identities(self.grid)
-        self._ask({name: node for name, node in there.items() if name not in self._asked and not self._is_member(name)})
+        known = {member.identity for member in self.members} | set(self._waiting)
+        tries = self.waiting.tries
+        self._ask({name: node for name, node in there.items() if name not in known and self._asked[name] < tries})
         ready = in_order(member for member, _ in self._waiting.values() if member.identity in there)
         if not ready:
             return None
@@ -63,17 +67,15 @@ class Newcomers:
         self.told(prepared, self.members, None)
         return prepared
 
-    def _is_member(self, identity: str) -> bool:
-        return identity in {member.identity for member in self.members}
-
     def _ask(self, new: dict[str, NodeInfo]) -> None:
-        """Ask who is new; whoever refuses or breaks down does not take part in this run."""
+        """Ask who is new; whoever refuses or is refused does not take part in this run."""
         if not new:
             return
-        self._asked.update(new)
+        self._asked.update(list(new))
         until = time.monotonic() + self.waiting.newcomer_seconds
         taken = {member.name for member in self.members} | {member.name for member, _ in self._waiting.values()}
-        joining = answers(self.grid, new, self.question, taken, until, self.waiting.poll_seconds)
+        joining, refused = answers(self.grid, new, self.question, taken, until, self.waiting.poll_seconds)
+        self._asked.update(dict.fromkeys(refused, self.waiting.tries))  # they are not asked again
         self._waiting |= {member.identity: (member, 0) for member in joining}
 
     def _measured(self, prepared: Prepared, ready: Sequence[Member]) -> Prepared | None:
@@ -89,6 +91,9 @@ class Newcomers:
             uploads = self.engine.asked(larger.alone, asked, 1)
             larger.server.take_alone(uploads)
             present = uploads.present
+            others = [k for k in asked if k < before and int(larger.server.sizes[k])]
+            if not bool(present[others].all()):  # judged together with those who are there, it would be judged wrongly
+                present = torch.zeros_like(present)
         arrived = [member for k, member in enumerate(ready, before) if bool(present[k])]
         self._tried(ready, arrived)
         brought = None

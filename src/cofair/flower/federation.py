@@ -57,7 +57,7 @@ def read_members(folder: Path) -> list[Member] | None:
             )
             for one in told
         ]  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         raise RunError(f"{folder / FILE} is damaged: begin anew in another folder.") from None
 
 

@@ -15,7 +15,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 _RUN = 1
-App = ClientApp | Callable[[Message, Context], Message]
+App = ClientApp | Callable[[Message, Context], Message | None]
 
 
 @dataclass
@@ -74,8 +74,9 @@ class InProcessGrid(Grid):
         self._count += 1
         message.metadata.__dict__["_message_id"] = name = str(self._count)
         node = self.nodes[message.metadata.dst_node_id]
-        if node.online:
-            self._answers[name] = reply = node.app(message, node.context)
+        reply = node.app(message, node.context) if node.online else None  # an app may leave it unanswered
+        if reply is not None:
+            self._answers[name] = reply
             if self.watch:
                 self.seen += [message, reply]
         return name

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
@@ -16,6 +17,7 @@ from cofair.flower.federation import Member, identities
 from cofair.flower.settings import Waiting
 from cofair.flower.wire import RefusedError
 
+_LONGEST_NAME = 200
 LOG = logging.getLogger("flwr.cofair")
 
 
@@ -45,7 +47,8 @@ def gather(grid: Grid, question: Question, clients: int, waiting: Waiting) -> li
     while True:
         new = {identity: node for identity, node in identities(grid).items() if identity not in asked}
         asked.update(new)
-        members += answers(grid, new, question, {member.name for member in members}, until, waiting.poll_seconds)
+        joining, _ = answers(grid, new, question, {member.name for member in members}, until, waiting.poll_seconds)
+        members += joining
         left = until - time.monotonic()
         if len(members) >= clients or left <= 0:
             break
@@ -62,9 +65,12 @@ def gather(grid: Grid, question: Question, clients: int, waiting: Waiting) -> li
 def answers(
     grid: Grid, nodes: Mapping[str, NodeInfo], question: Question, taken: Collection[str], until: float,
     poll_seconds: float,
-) -> list[Member]:  # fmt: skip
-    """Ask nodes, and return who joins by a moment of `time.monotonic`; names that are taken are refused."""
-    names, members = set(taken), []
+) -> tuple[list[Member], set[str]]:  # fmt: skip
+    """Ask nodes until a moment of `time.monotonic`; return who joins, and who answered and does not take part.
+
+    Names that are taken are refused.
+    """
+    names, members, refused = set(taken), [], set()
     seconds = 2 * max(until - time.monotonic(), 1.0)
     out = {identity: question.to(node, seconds) for identity, node in nodes.items()}
     for identity, reply in exchange(grid, out, until, poll_seconds).items():
@@ -79,7 +85,8 @@ def answers(
             LOG.info("Client %r joins (%s).", member.name, identity)
         except RefusedError as refusal:
             LOG.warning("%s does not take part: %s.", identity, refusal)
-    return members
+            refused.add(identity)
+    return members, refused
 
 
 def in_order(members: Iterable[Member]) -> list[Member]:
@@ -92,12 +99,21 @@ def _member(identity: str, reply: Message, question: Question) -> Member:
     if told.get("status") != "ok":
         raise RefusedError(str(told.get("reason", "it failed to join; its own log says why"))[:200])
     name, size, counts = told.get("name"), told.get("size"), told.get("class_counts")
-    if not isinstance(name, str) or not isinstance(size, int) or not 0 <= size < 2**40:
-        raise RefusedError("its name or its size is missing")
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        raise RefusedError(f"its name is missing, longer than {_LONGEST_NAME} characters or cannot be printed")
+    if not _is_count(size):
+        raise RefusedError("its size is missing")
     if size and told.get("model") != question.model:
         raise RefusedError("its model is not the server's: install the same app and versions on both sides")
     if "class_counts" not in question.asks:
         return Member(identity, name, size)
-    if not isinstance(counts, list) or len(counts) != question.classes or sum(counts) != size or min(counts) < 0:
+    if (
+        not isinstance(counts, list) or len(counts) != question.classes or not all(map(_is_count, counts))
+        or sum(counts) != size
+    ):  # fmt: skip
         raise RefusedError("how many samples of each class it has is missing, or does not add up to its size")
     return Member(identity, name, size, tuple(counts))
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40

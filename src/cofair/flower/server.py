@@ -64,8 +64,10 @@ def serve(
     validation: Arrays | None = None, loss: Loss | None = None, wait: Waiting | None = None,
     folder: RunFolder | None = None, listener: Listener | None = None,
 ) -> Result:  # fmt: skip
-    """Run an experiment with the nodes of a grid."""
+    """Run an experiment with the nodes of a grid; what happened is kept after every round, unless it says otherwise."""
     wait = wait or Waiting()
+    if experiment.run.checkpoint_every is None:
+        experiment = experiment.with_run(checkpoint_every=1)
     with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
         own = _own_side(experiment, model, test, validation, loss)
         traffic = Traffic(folder.path if folder is not None and folder.resume else None)

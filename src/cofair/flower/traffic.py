@@ -8,6 +8,7 @@ from pathlib import Path
 from flwr.app import RecordDict
 
 from cofair.flower.messages import payload
+from cofair.runs.earlier import traffic
 from cofair.runs.folder import write_whole
 
 FILE = "traffic.json"
@@ -18,9 +19,9 @@ class Traffic:
 
     def __init__(self, folder: Path | None = None) -> None:
         """Count from zero, or from what a folder says was counted before."""
-        rows = [] if folder is None or not (folder / FILE).exists() else json.loads((folder / FILE).read_text("utf-8"))
-        self.down = Counter({row["client"]: row["bytes_down"] for row in rows})
-        self.up = Counter({row["client"]: row["bytes_up"] for row in rows})
+        before = {} if folder is None else traffic(folder)
+        self.down = Counter({client: down for client, (down, _) in before.items()})
+        self.up = Counter({client: up for client, (_, up) in before.items()})
 
     def sent(self, client: str, content: RecordDict) -> None:
         """Count what is sent to a client."""

@@ -47,7 +47,7 @@ class IAFL(Method[IAFLState]):
     )
 
     def start(self, server: Server) -> IAFLState:
-        """Everybody starts from the initial model; γ_i = (p_i / max_j p_j)^(1 − κ) is fixed."""
+        """Everybody starts from the initial model; γ_i = (p_i / max_j p_j)^(1 − κ)."""
         gamma = self.shares(server)
         return IAFLState(server.initial.repeat(server.clients, 1), server.initial, gamma, torch.zeros_like(gamma))
 

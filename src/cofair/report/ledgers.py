@@ -39,11 +39,14 @@ def statement(entry: Entry, client: str) -> Html | None:
         if not _has_ledger(run) or run.folder is None:
             continue
         try:
-            line = client_lines(audited(run.folder), client)[-1]
-        except (CofairError, IndexError) as error:
-            faults.append(element("p", str(error) or "The ledger has no tested round of this client yet."))
+            lines = client_lines(audited(run.folder), client)
+        except CofairError as error:
+            faults.append(element("p", str(error)))
             continue
-        cells = [element("td", text, data_ledger=name) for name, text in told(run.outcome.seed, line).items()]
+        if not lines:
+            faults.append(element("p", "The ledger has no tested round of this client yet."))
+            continue
+        cells = [element("td", text, data_ledger=name) for name, text in told(run.outcome.seed, lines[-1]).items()]
         rows.append(cells)
     if not rows and not faults:
         return None

@@ -11,6 +11,7 @@ import cofair
 from cofair.errors import RunError, UsageError
 from cofair.runs.cells import LAST_ROUNDS
 from cofair.runs.compare import Comparison
+from cofair.runs.earlier import traffic
 from cofair.runs.folder import FORMAT
 from cofair.runs.history import PER_CLIENT, read_history
 from cofair.runs.result import Outcome
@@ -142,27 +143,17 @@ def read_run(folder: Path) -> Run:
         lists = [getattr(record, name) for name in PER_CLIENT]
         if any(values is not None and len(values) != clients for values in lists):
             raise RunError(f"The history of {folder} is damaged: round {record.round} does not have {clients} clients.")
+    there = sum(since <= max(record.round for record in history) for since in joined)  # others were not tested yet
     outcome = Outcome(
         method=str(experiment.get("method", {}).get("name", facts.get("method", "method"))),
         seed=int(facts["seed"]),
-        names=tuple(map(str, facts["clients"])),
-        sizes=tuple(map(int, facts["samples"])),
-        contributions=tuple(map(float, facts["contributions"])),
+        names=tuple(map(str, facts["clients"][:there])),
+        sizes=tuple(map(int, facts["samples"][:there])),
+        contributions=tuple(map(float, facts["contributions"][:there])),
         history=tuple(sorted(history, key=lambda record: record.round)),
     )
-    return Run(folder, outcome, experiment, facts | _traffic(folder))
-
-
-def _traffic(folder: Path) -> dict[str, Any]:
-    """Return the bytes that travelled to and from each client, where a real federation counted them."""
-    path = folder / "traffic.json"
-    if not path.exists():
-        return {}
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        return {"traffic": {str(row["client"]): (int(row["bytes_down"]), int(row["bytes_up"])) for row in rows}}
-    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        raise RunError(f"{path} is damaged: delete it to see the rest.") from None
+    travelled = traffic(folder)
+    return Run(folder, outcome, experiment, facts | ({"traffic": travelled} if travelled else {}))
 
 
 def _runs_in(path: Path) -> list[Run]:

@@ -13,7 +13,7 @@ from cofair.runs.folder import CHECKPOINT, PREVIOUS, write_whole
 from cofair.runs.history import read_history
 from cofair.runs.result import Outcome
 
-_ANEW = "name another folder, or begin anew (--overwrite)"
+_ANEW = "name another folder, or delete this one to begin anew"
 _OTHER = {
     "experiment": "another experiment",
     "federation": "another federation: its data, or how it is spread, differ",
@@ -103,6 +103,18 @@ def note_resumption(path: Path, t: int, facts: dict[str, Any]) -> None:
     again = {"round": t, "when": facts["started"], **{key: facts[key] for key in ("versions", "device", "engine")}}
     known["resumed"] = [*known.get("resumed", []), again]
     write_whole(path / "run.json", json.dumps(known, indent=1) + "\n")
+
+
+def traffic(path: Path) -> dict[str, tuple[int, int]]:
+    """Return the bytes that travelled to and from each client, where a real federation counted them."""
+    file = path / "traffic.json"
+    if not file.exists():
+        return {}
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))
+        return {str(row["client"]): (int(row["bytes_down"]), int(row["bytes_up"])) for row in rows}
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        raise RunError(f"{file} is damaged: delete it, and bytes are counted anew.") from None
 
 
 def note_clients(path: Path, clients: dict[str, list[Any]], t: int | None) -> None:

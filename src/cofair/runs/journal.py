@@ -31,6 +31,7 @@ class Past:
     records: list[Record] = field(default_factory=list)
     position: Position | None = None
     delivered: Delivered | None = None
+    brought: Tensor | None = None  # by all clients, of a run that has ended
 
 
 @contextmanager
@@ -116,7 +117,9 @@ class Journal:
     def _go_on(self, found: TensorFile, facts: dict[str, Any]) -> Past:
         """Return to a checkpoint: what came after it is cut off, to be written once more."""
         if found.facts.get("start") != self._start:
-            raise RunError(f"{found.path} is the checkpoint of another run: delete it, or begin anew (--overwrite).")
+            raise RunError(
+                f"{found.path} is the checkpoint of another run: delete it, or begin anew in another folder."
+            )
         method, server = self._prepared.experiment.method, self._prepared.server
         position = found.value((Position, method.start(server)), server.initial.device)
         self._folder.history.cut(found.facts["history"])
@@ -136,7 +139,10 @@ class Journal:
                 "none): there is nothing to go on with; 'cofair report' shows it."
             )
         delivered = TensorFile(path).value(Delivered, self._prepared.server.initial.device)
-        return Past(self._records(), None, delivered)
+        entries = ledger.verified(self._folder.ledger.path)
+        later = [value for entry in entries if "joined" in entry for value in entry["joined"]["contributions"]]
+        brought = torch.tensor([*entries[0]["contributions"], *later], dtype=torch.float64)
+        return Past(self._records(), None, delivered, brought)
 
     def _records(self) -> list[Record]:
         path = self._folder.history.path

@@ -110,6 +110,7 @@ def going(
             tally = tally.after(server, rewards, uploads, t)
             if fade and phase not in STAYS:
                 missed = prepared.problem.federation.present(wanted.participants) & ~uploads.present
+                missed &= prepared.participation.there(t)
                 standing = standing.after_missing(missed, uploads.present)
                 state = method.faded(state, torch.where(missed, 1 - fade, 1.0))
         if server.evaluates(t) or t == last:

@@ -58,9 +58,13 @@ class Participation:
         """Tell whether all clients take part in all rounds."""
         return replace(self.settings, fade=0.0) == ParticipationSettings()
 
+    def there(self, t: int) -> Tensor:
+        """Return who has joined by round t and has not left (N,)."""
+        return ((self._join <= t) & ((self._leave == 0) | (t <= self._leave))).to(self._device)
+
     def answering(self, t: int) -> Tensor:
         """Return who is there, sampled, and answers in round t (N,)."""
-        there = (self._join <= t) & ((self._leave == 0) | (t <= self._leave))
+        there = self.there(t).cpu()
         count = int(there.sum())
         sampled = max(1, round(self.settings.fraction * count)) if count else 0
         rank = self._drawn(t, "sampled").masked_fill(~there, 2).argsort(stable=True).argsort()

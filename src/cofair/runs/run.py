@@ -110,6 +110,8 @@ def carry_out(
         notes(experiment.method.name, experiment.run.seed, told)
     past = Past() if journal is None else journal.begin(prepared, settings, known)
     records, delivered = past.records, past.delivered
+    if past.brought is not None and prepared.arrivals is not None:
+        prepared = prepared.arrivals.restored(prepared, past.brought)
     if delivered is None:
         for tested in driven(experiment.method, prepared, past.position, None if journal is None else journal.keep):
             records.append(tested.record)

@@ -53,7 +53,9 @@ class Standing:
 
     def believed(self, fade: float) -> Tensor:
         """Return the contributions that the method goes by (N,), less a share for every round somebody was away."""
-        return self.contributions * (1 - fade) ** self.away if fade else self.contributions
+        if not fade:
+            return self.contributions
+        return self.contributions - self.contributions.abs() * (1 - (1 - fade) ** self.away)  # they may be negative
 
     def after_missing(self, missed: Tensor, answered: Tensor) -> "Standing":
         """Return how clients stand after a training that some missed (N,); who answered is back."""
