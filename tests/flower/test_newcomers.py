@@ -135,8 +135,11 @@ def test_a_newcomer_that_cannot_be_measured_does_not_end_the_run(log):
     grid = arriving(chosen, 3, before=2)
     honest = node_of(grid, 3).app
 
+    trained = []
+
     def broken(message, context):
         if message.metadata.message_type == "train":
+            trained.append(message)
             return Message(messages.content({"status": "failed"}), reply_to=message)
         return honest(message, context)
 
@@ -144,6 +147,7 @@ def test_a_newcomer_that_cannot_be_measured_does_not_end_the_run(log):
     result = served(chosen, grid, THREE)
     assert result.names == ("0", "1", "2")
     assert [r.round for r in result.history] == [1, 2, 3, 4, 5]
+    assert len(trained) == THREE.tries
 
 
 def test_a_finished_run_with_newcomers_is_read_again(tmp_path):

@@ -116,8 +116,12 @@ class Newcomers:
     def _tried(self, ready: Sequence[Member], arrived: Sequence[Member]) -> None:
         for member in ready:
             _, tries = self._waiting.pop(member.identity)
-            if member not in arrived and tries + 1 < self.waiting.tries:
+            if member in arrived:
+                continue
+            if tries + 1 < self.waiting.tries:
                 self._waiting[member.identity] = (member, tries + 1)
+            else:
+                self._asked[member.identity] = self.waiting.tries  # it had its chances, and is not asked again
 
     def _enlarged(self, brought: Tensor) -> Prepared:
         """Return the run of all members, with what they brought."""
