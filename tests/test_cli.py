@@ -19,6 +19,7 @@ import pytest
 
 from cofair.cli import main
 from cofair.federation import datasets
+from cofair.methods import registry
 
 QUICK = [
     "--rounds", "12", "--clients", "4", "--set", "training.steps=2", "--set", "contribution.epochs=2",
@@ -36,6 +37,7 @@ class Done:
 @pytest.fixture
 def cofair(capsys, monkeypatch):
     """Call the command line's entry point in this process, which has torch loaded already."""
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))  # forget what a call loads
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["cofair", *arguments])

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -77,13 +78,15 @@ def test_a_sweep_is_run_continued_and_printed(tmp_path, cofair):  # noqa: F811
     assert (out / "seed1-fedavg" / "summary.json").stat().st_mtime_ns == before
 
 
-def test_workers_give_the_same_table(tmp_path, cofair):  # noqa: F811
+def test_workers_give_the_same_table_also_of_a_method_from_a_file(tmp_path, cofair):  # noqa: F811
     grid = tmp_path / "grid.toml"
-    grid.write_text(GRID)
+    grid.write_text(GRID.replace('"fedavg",', '"fedavg", "ranked",'))
+    own = Path(__file__).parents[2] / "examples" / "my_method.py"
     tables = []
     for workers in ("1", "2"):
         out = tmp_path / workers
-        assert cofair("sweep", str(grid), "--out", str(out), "--workers", workers).returncode == 0
+        done = cofair("sweep", str(grid), "--load", str(own), "--out", str(out), "--workers", workers)
+        assert done.returncode == 0, done.stderr
         tables.append(pd.read_csv(out / "summary.csv"))
     pd.testing.assert_frame_equal(*tables)
 

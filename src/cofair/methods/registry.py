@@ -1,7 +1,9 @@
 """Which methods there are: ours, those that other packages offer, and those a user registers."""
 
+import hashlib
 import importlib.metadata
 import importlib.util
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,11 +49,14 @@ def load_installed() -> None:
 
 def load_file(path: Path) -> None:
     """Run a user's Python file, which registers its methods with the decorator."""
-    spec = importlib.util.spec_from_file_location(f"cofair_user_{path.stem}", path)
+    # a name of its own, under which worker processes find the classes of the file again
+    name = f"cofair_user_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise UsageError(f"Cannot load methods from {path}: name a Python file.")
+    sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        spec.loader.exec_module(sys.modules[name])
     except UsageError:
         raise
     except Exception as error:  # whatever a user's file raises becomes one sentence

@@ -34,6 +34,7 @@ from cofair.runs.run import facts, outcome_of
 COPIES = 8  # of all clients' parameters: handed out, trained, uploaded, a method's own
 _NOTHING = ClientStates()
 _NEED_NO_TRAINING = ("size", "diversity", "entropy")
+_TURNS = 3  # batches for each worker: fewer, and some wait long for the last one
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def batches(jobs: Sequence[Job], workers: int = 1) -> list[list[Job]]:
     groups: dict[str, list[Job]] = {}
     for job in jobs:
         groups.setdefault(_alike(job.experiment), []).append(job)
-    fair_share = sum(map(_cost, jobs)) / (1 if workers == 1 else 2 * workers)
+    fair_share = sum(map(_cost, jobs)) / (1 if workers == 1 else _TURNS * workers)
     found: list[list[Job]] = []
     for own in groups.values():
         own.sort(key=lambda job: _setting(job.experiment))  # runs of one federation stand together

@@ -1,0 +1,74 @@
+"""What was tried to make contract better, one idea at a time, as a method that only this folder knows.
+
+    cofair sweep benchmarks/contract_ideas.toml --load benchmarks/contract_ideas.py --out results/ideas
+
+What pays on data, scenes and seeds that it was not chosen on belongs into the method itself, the rest stays here.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from cofair.engine.exchange import Rewards, Uploads
+from cofair.methods.contract import Contract
+from cofair.methods.method import Server
+from cofair.methods.promises import Curve
+from cofair.methods.registry import register
+from cofair.methods.submodels import Submodels
+from cofair.neurons.importance import by_removal
+from cofair.settings import setting
+
+
+@register
+@dataclass(frozen=True)
+class ContractIdeas(Contract):
+    """Contract with one thing changed."""
+
+    name: ClassVar[str] = "contract-ideas"
+
+    weights: Literal["equal", "size"] = setting("equal", "what a holder's update weighs in the mean of a parameter")
+    damp: float = setting(
+        0.0, "d: a parameter with n of N holders moves by (n / N)^d of their mean", minimum=0, maximum=1
+    )
+    opens: float = setting(0.0, "κ · min(1, A / c_max)^opens: the curve opens as the whole model grows", minimum=0)
+    ties: Literal["number", "important", "unimportant"] = setting(
+        "number", "which of the neurons that were trained equally often come first"
+    )
+
+    def promise(self) -> Curve:
+        """Return the reward curve, flatter while the whole model is worse than the best client alone."""
+        curve = super().promise()
+        if not self.opens:
+            return curve
+
+        def opening(contributions: Tensor, accuracy: float) -> Tensor:
+            open_by: float = min(1.0, accuracy / float(contributions.max())) ** self.opens
+            return accuracy - open_by * (accuracy - curve(contributions, accuracy))
+
+        return opening
+
+    def learn(
+        self, server: Server, state: Submodels, rewards: Rewards, uploads: Uploads, t: int, phase: str
+    ) -> Submodels:
+        """Weigh updates before they are averaged."""
+        if self.weights == "size":
+            # mean_over_holders divides by a number of holders: scale each update so that it comes to Σ n_i U_i / Σ n_i
+            holders = (uploads.updates != 0).to(uploads.updates)
+            sizes = server.sizes.to(uploads.updates)[:, None] * uploads.present[:, None]
+            scale = holders.sum(0) / (holders * sizes).sum(0).clamp(min=1)
+            uploads = replace(uploads, updates=uploads.updates * sizes * scale)
+        if self.damp:
+            share = (uploads.updates != 0).to(uploads.updates).mean(0)
+            uploads = replace(uploads, updates=uploads.updates * share**self.damp)
+        return super().learn(server, state, rewards, uploads, t, phase)
+
+    def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
+        """Order neurons that were trained equally often by importance."""
+        if self.ties == "number":
+            return super().grant(server, state, t)
+        importance = by_removal(server.validation, state.parameters).double()
+        rank = importance.argsort(descending=self.ties == "important").argsort().to(state.record)
+        broken = replace(state, record=state.record + rank / (2 * len(rank)))  # less than one: only ties are broken
+        granted = super().grant(server, broken, t)
+        return replace(granted, record=state.record + state.trained if t > 2 else state.record)
