@@ -6,7 +6,7 @@ python -m benchmarks.attacks --defences --methods fedavg fedsac fedrac   # with 
 
 A cell reads γ among the honest / points of accuracy that they lose against no attack, on average / best reward of an
 attacker in percent, with ! where, in any seed, it is not below the worst reward of an honest client. Means over
-seeds, by the rule `last`.
+seeds, by the rule `last`. "diverged": in some seed the attack made training diverge, and the run ended.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from cofair import methods, metrics
+from cofair.errors import RunError
 from cofair.runs.experiment import Experiment
 from cofair.runs.loop import rounds
 from cofair.runs.prepare import prepare
@@ -48,6 +49,7 @@ class Seen:
     fairness: float | None
     honest: dict[str, float]
     attacker: float | None
+    diverged: bool = False
 
 
 def tables(attack: str, seed: int, given: argparse.Namespace, defence: str = "none") -> dict[str, Any]:
@@ -82,7 +84,11 @@ def run(job: tuple[str, int, str], chosen: Sequence[str], given: argparse.Namesp
     seen: dict[str, Seen] = {}
     for method in made:
         own = replace(prepared, experiment=replace(experiment, method=method))
-        final = [record.accuracies for record, _ in rounds(method, own)][-10:]
+        try:
+            final = [record.accuracies for record, _ in rounds(method, own)][-10:]
+        except RunError:
+            seen[method.name] = Seen(None, {}, None, diverged=True)
+            continue
         gammas = [metrics.fairness(c, [row[i] for i in honest]) for row in final]
         known = [gamma for gamma in gammas if gamma is not None]
         mean = [statistics.fmean(column) for column in zip(*final, strict=True)]
@@ -96,6 +102,8 @@ def run(job: tuple[str, int, str], chosen: Sequence[str], given: argparse.Namesp
 
 def cell(seen: Sequence[Seen], without: Sequence[Seen]) -> str:
     """Return γ among the honest / accuracy lost / best attacker."""
+    if any(one.diverged for one in seen):
+        return "diverged"
     known = [one.fairness for one in seen if one.fairness is not None]
     lost = 100 * statistics.fmean(
         plain.honest[name] - value

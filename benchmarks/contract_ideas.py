@@ -8,6 +8,7 @@ What pays on data, scenes and seeds that it was not chosen on belongs into the m
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from cofair.engine.exchange import Rewards, Uploads
@@ -16,7 +17,7 @@ from cofair.methods.method import Server
 from cofair.methods.promises import Curve
 from cofair.methods.registry import register
 from cofair.methods.submodels import Submodels
-from cofair.neurons.importance import by_removal
+from cofair.neurons.importance import by_removal, taylor
 from cofair.settings import setting
 
 
@@ -32,9 +33,10 @@ class ContractIdeas(Contract):
         0.0, "d: a parameter with n of N holders moves by (n / N)^d of their mean", minimum=0, maximum=1
     )
     opens: float = setting(0.0, "κ · min(1, A / c_max)^opens: the curve opens as the whole model grows", minimum=0)
-    ties: Literal["number", "important", "unimportant"] = setting(
-        "number", "which of the neurons that were trained equally often come first"
+    ties: Literal["unimportant", "important", "random", "number"] = setting(
+        "unimportant", "which of the neurons that were trained about equally often come first"
     )
+    ranked_by: Literal["taylor", "removal"] = setting("taylor", "how importance is measured, on all validation samples")
 
     def promise(self) -> Curve:
         """Return the reward curve, flatter while the whole model is worse than the best client alone."""
@@ -63,12 +65,16 @@ class ContractIdeas(Contract):
             uploads = replace(uploads, updates=uploads.updates * share**self.damp)
         return super().learn(server, state, rewards, uploads, t, phase)
 
-    def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
-        """Order neurons that were trained equally often by importance."""
+    def order(self, server: Server, parameters: Tensor, frequency: Tensor, t: int) -> Tensor:
+        """Order neurons that were trained about equally often in another way."""
+        K = len(frequency)
         if self.ties == "number":
-            return super().grant(server, state, t)
-        importance = by_removal(server.validation, state.parameters).double()
-        rank = importance.argsort(descending=self.ties == "important").argsort().to(state.record)
-        broken = replace(state, record=state.record + rank / (2 * len(rank)))  # less than one: only ties are broken
-        granted = super().grant(server, broken, t)
-        return replace(granted, record=state.record + state.trained if t > 2 else state.record)
+            ranked = torch.arange(K, device=frequency.device)
+        elif self.ties == "random":
+            ranked = torch.randperm(K, generator=server.random(t, "ties")).to(frequency.device)
+        else:
+            measure = taylor if self.ranked_by == "taylor" else by_removal
+            importance = measure(server.validation, parameters)
+            ranked = importance.argsort(stable=True, descending=self.ties == "important")
+        trained = (frequency / (self.alike * server.clients)).floor() if self.alike else frequency
+        return ranked[trained[ranked].argsort(stable=True)]

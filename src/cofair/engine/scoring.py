@@ -38,6 +38,7 @@ class Scorer:
         self.forward = Forward(problem.layout, problem.neurons)
         self._can_batch: bool | None = None
         self._fired: tuple[Tensor, int, Tensor] | None = None
+        self._thinned: dict[int, Scorer] = {}
         self._halves: tuple[Scorer, Scorer] | None = None
         self._bytes_a_sample, self._output_bytes = _activation_bytes(problem.layout.prototype, samples.x[:1])
 
@@ -82,6 +83,16 @@ class Scorer:
             even, odd = (Scorer(self.problem, Samples(x[first::2], y[first::2])) for first in (0, 1))
             self._halves = even, odd
         return self._halves
+
+    def thinned(self, most: int) -> "Scorer":
+        """Return a scorer on no more than so many samples, taken evenly; made once."""
+        step = -(-len(self.samples) // most)
+        if step == 1:
+            return self
+        if step not in self._thinned:
+            own = Samples(self.samples.x[::step], self.samples.y[::step])
+            self._thinned[step] = Scorer(self.problem, own)
+        return self._thinned[step]
 
     def neurons(self) -> NeuronMap:
         """Return the model's neurons, or say that it has none."""

@@ -2,8 +2,9 @@
 
 A reward curve says which accuracy a client is owed, given the accuracy A of the whole model; by default everybody gains
 the same over training alone. Each round the server orders neurons by how seldom they were trained, as FedRAC does, and
-gives each client the nested submodel whose validation accuracy is closest to what it is owed. What is delivered is
-calibrated on the model as it is then, never a submodel chosen for an earlier one.
+by importance those trained about equally often, and gives each client the nested submodel whose validation accuracy is
+closest to what it is owed. What is delivered is calibrated on the model as it is then, never a submodel chosen for an
+earlier one.
 """
 
 from collections.abc import Callable
@@ -19,8 +20,11 @@ from cofair.methods.method import Server
 from cofair.methods.promises import BcfMiddle, Curve, EqualGain, Proportional, check, expectations, table
 from cofair.methods.registry import register
 from cofair.methods.submodels import SubmodelMethod, Submodels
+from cofair.neurons.importance import taylor
 from cofair.neurons.submodels import prefix_masks
 from cofair.settings import setting
+
+_RANKED_ON = 1000  # validation samples, at most: an order of neurons needs no more
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,10 @@ class Contract(SubmodelMethod):
         "accuracy", "what the curve promises: accuracy, or a share of all neurons, which needs no validation set"
     )
     pack: int = setting(1, "neurons between two submodels", minimum=1)
+    alike: float = setting(
+        2.0, "rounds of training by all that count as no difference: of such neurons the least important come first",
+        minimum=0,
+    )  # fmt: skip
     fit: Literal["whole", "halves"] = setting(
         "whole", "samples that choose a submodel: all, or in turns one half, while the other half checks"
     )
@@ -86,7 +94,7 @@ class Contract(SubmodelMethod):
     def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
         """Order the neurons, and find for each client the submodel that meets its promise."""
         frequency = state.record + state.trained if t > 2 else state.record  # whole models are not counted
-        order = frequency.argsort(stable=True)  # the least trained first
+        order = self.order(server, state.parameters, frequency, t)
         if self.pays == "neurons":
             shares = self.promise()(server.contributions, 1.0)
             masks = prefix_masks(order, sizes_of(shares, server.contributions, len(order), self.pack))
@@ -101,6 +109,19 @@ class Contract(SubmodelMethod):
         return replace(
             state, granted=found.masks, record=frequency, reputation=found.promised, validated=found.validated
         )
+
+    def order(self, server: Server, parameters: Tensor, frequency: Tensor, t: int) -> Tensor:
+        """Return the neurons (K,) for round t: the least trained first, then the least important.
+
+        With unimportant neurons first it takes more of them to be as accurate as promised: clients train more for the
+        same reward.
+        """
+        if self.pays == "neurons" or not self.alike:
+            return frequency.argsort(stable=True)
+        importance = taylor(server.validation.thinned(_RANKED_ON), parameters)
+        ranked = importance.argsort(stable=True)
+        trained = (frequency / (self.alike * server.clients)).floor()
+        return ranked[trained[ranked].argsort(stable=True)]
 
     def delivered(self, server: Server, state: Submodels) -> Delivered:
         """Deliver the submodels that were granted for the next round: they were calibrated on the current model."""
