@@ -122,6 +122,14 @@ def test_a_file_without_a_grid_is_one_experiment():
     assert point.name == "run"
 
 
+def test_an_override_takes_a_part_of_the_grid_or_adds_to_it():
+    tables = {"grid": {"run": {"seed": [0, 1]}, "method": ["fedavg", "cgsv"]}}
+    points = read_grid(tables, ("grid.run.seed=[1]", 'grid.federation.scene=["pow", "cla"]', 'grid.method=["fedavg"]'))
+    assert [point.name for point in points] == ["seed1-fedavg-pow", "seed1-fedavg-cla"]
+    with pytest.raises(UsageError, match=r"give grid\.method whole"):
+        read_grid(tables, ('grid.method.name=["fedavg"]',))
+
+
 def test_the_files_own_method_settings_stay_with_that_method():
     points = read_grid({"method": {"name": "fedsac", "beta": 3}, "grid": {"method": ["fedavg", "fedsac"]}})
     assert points[1].experiment.method.beta == 3

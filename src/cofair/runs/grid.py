@@ -9,7 +9,7 @@
     method = ["fedavg", {name = "fedsac", beta = 5}]
 
 A setting with a list takes each of its values; a table with a list takes each of several sets of settings. The
-experiments are all combinations, the last line of the grid varying fastest.
+experiments are all combinations, the last line of the grid varying fastest. `--set grid.run.seed=[0]` takes a part.
 """
 
 import itertools
@@ -47,7 +47,7 @@ def read_grid(tables: Mapping[str, Any], overrides: tuple[str, ...] = ()) -> lis
     grid = merged.pop("grid", {})
     if not isinstance(grid, Mapping):
         raise UsageError(f"'grid' must be a table of lists, but is {grid!r}.")
-    axes = [axis for name, value in grid.items() for axis in _axes(name, value)]
+    axes = [axis for name, value in _nested(grid).items() for axis in _axes(name, value)]
     count = 1
     for axis in axes:
         count *= len(axis)
@@ -72,6 +72,17 @@ def read_grid(tables: Mapping[str, Any], overrides: tuple[str, ...] = ()) -> lis
 
 
 Choice = dict[tuple[str, str], Any]
+
+
+def _nested(grid: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the grid with "federation.scene", as an override names it, in the place of what the file says of it."""
+    found = {name: dict(value) if isinstance(value, Mapping) else value for name, value in grid.items()}
+    for name in [name for name in found if "." in name]:
+        table, _, key = name.partition(".")
+        if not isinstance(found.setdefault(table, {}), dict):
+            raise UsageError(f"grid.{table} is a list of tables: give grid.{table} whole, not grid.{name}.")
+        found[table][key] = found.pop(name)
+    return found
 
 
 def _axes(table: str, value: Any) -> list[list[Choice]]:

@@ -1,0 +1,94 @@
+"""Contract against other methods, from a finished sweep: what its targets ask for, as tables for a page.
+
+    cofair sweep benchmarks/contract.toml --out results/contract
+    python -m benchmarks.promises results/contract
+
+Misses are of test accuracies against promises, in the second half of a run: the largest of a round's ten. The same
+without the mean difference of the round tells what is left when one set of samples is easier than the other.
+"""
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cofair.report.read import Run, read_run
+from cofair.runs.cells import Cell
+
+WITHIN = 1.5  # points that a promise may be missed by
+FAIR = 95  # γ from which on a method's mean reward is compared
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    runs = [read_run(folder) for folder in sorted(parser.parse_args().folder.iterdir()) if folder.is_dir()]
+    places: dict[tuple[str, str], dict[str, list[Run]]] = {}
+    for run in runs:
+        if run.finished:
+            place = run.setting("federation", "data"), run.setting("federation", "scene")
+            places.setdefault(place, {}).setdefault(run.outcome.method, []).append(run)
+    for rule in ("last", "best"):
+        compared(places, rule)
+    kept(places)
+
+
+def compared(places: dict[tuple[str, str], dict[str, list[Run]]], rule: str) -> None:
+    """Print γ, best and mean accuracy and rate of each method by a rule, and how contract stands beside the others."""
+    names = list(dict.fromkeys(name for methods in places.values() for name in methods))
+    print(f"\nBy the rule `{rule}`, γ / max % / mean % / rate:\n")
+    print(f"| data, scene | {' | '.join(names)} | best client against the best other | highest mean of γ ≥ {FAIR} |")
+    print(f"| --- |{' --- |' * (len(names) + 2)}")
+    for (data, scene), methods in places.items():
+        cells = {name: [run.outcome.cell(rule) for run in own] for name, own in methods.items()}
+        told = [" / ".join(shown(cells[name])) if name in cells else "" for name in names]
+        top = {name: mean(own, "max") for name, own in cells.items()}
+        others = max(value for name, value in top.items() if name != "contract")
+        fair = {name: mean(own, "mean") for name, own in cells.items() if mean(own, "fairness") >= FAIR}
+        highest = max(fair, key=fair.__getitem__) if fair else "nobody"
+        print(f"| {data} {scene} | {' | '.join(told)} | {100 * (top['contract'] - others):+.1f} | {highest} |")
+
+
+def shown(cells: Sequence[Cell]) -> list[str]:
+    """Return the means of a method's cells as text."""
+    return [
+        f"{mean(cells, 'fairness'):.1f}", f"{100 * mean(cells, 'max'):.1f}", f"{100 * mean(cells, 'mean'):.1f}",
+        f"{mean(cells, 'rate'):.2f}",
+    ]  # fmt: skip
+
+
+def mean(cells: Sequence[Cell], name: str) -> float:
+    """Return the mean over seeds of a quantity, without those where it is undefined."""
+    known = [value for cell in cells if (value := getattr(cell, name)) is not None]
+    return statistics.fmean(known) if known else float("nan")
+
+
+def kept(places: dict[tuple[str, str], dict[str, list[Run]]]) -> None:
+    """Print how well contract kept its promises."""
+    print(
+        f"\n| data, scene | largest miss, median | 9 of 10 rounds below | rounds below {WITHIN:g} | the same without ",
+        end="",
+    )
+    print("the round's mean | on the validation set, mean |\n| --- |" + " --- |" * 5)
+    for (data, scene), methods in places.items():
+        tested, centred, validated = [], [], []
+        for run in methods.get("contract", ()):
+            for record in run.outcome.history:
+                if record.round > run.rounds / 2 and record.promised is not None and record.validated is not None:
+                    promised = 100 * np.array(record.promised)
+                    off = 100 * np.array(record.accuracies) - promised
+                    tested.append(np.abs(off).max())
+                    centred.append(np.abs(off - off.mean()).max())
+                    validated.append(np.abs(100 * np.array(record.validated) - promised).max())
+        if tested:
+            within, alike = (float(np.mean(np.array(values) < WITHIN)) for values in (tested, centred))
+            print(
+                f"| {data} {scene} | {np.median(tested):.1f} | {np.quantile(tested, 0.9):.1f} | {100 * within:.0f} % | "
+                f"{100 * alike:.0f} % | {np.mean(validated):.1f} |"
+            )
+
+
+if __name__ == "__main__":
+    main()
