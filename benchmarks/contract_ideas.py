@@ -36,7 +36,8 @@ class ContractIdeas(Contract):
     ties: Literal["unimportant", "important", "random", "number"] = setting(
         "unimportant", "which of the neurons that were trained about equally often come first"
     )
-    ranked_by: Literal["taylor", "removal"] = setting("taylor", "how importance is measured, on all validation samples")
+    ranked_by: Literal["taylor", "removal"] = setting("taylor", "how importance is measured")
+    ranked_on: int = setting(1_000_000, "on how many validation samples, at most", minimum=1)
 
     def promise(self) -> Curve:
         """Return the reward curve, flatter while the whole model is worse than the best client alone."""
@@ -74,7 +75,7 @@ class ContractIdeas(Contract):
             ranked = torch.randperm(K, generator=server.random(t, "ties")).to(frequency.device)
         else:
             measure = taylor if self.ranked_by == "taylor" else by_removal
-            importance = measure(server.validation, parameters)
+            importance = measure(server.validation.thinned(self.ranked_on), parameters)
             ranked = importance.argsort(stable=True, descending=self.ties == "important")
         trained = (frequency / (self.alike * server.clients)).floor() if self.alike else frequency
         return ranked[trained[ranked].argsort(stable=True)]
