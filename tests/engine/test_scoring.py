@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -121,6 +123,17 @@ def test_a_base_that_changed_in_place_is_scored_anew(make_problem):
     expected = plain_scores(problem, [base] * 3, prefix_masks(order, counts))[0]
     assert scorer.prefixes(base, order, counts).loss.tolist() == pytest.approx(expected, abs=1e-12)
     assert scorer.prefixes(base, order, counts[:1]).loss.tolist() == pytest.approx(expected[:1], abs=1e-12)
+
+
+@pytest.mark.parametrize("most", [1, 5, 6, 1000])
+def test_a_thinned_scorer_takes_samples_evenly_and_no_more_than_asked_for(problem, most):
+    whole = Scorer(problem, problem.federation.test)
+    thinned = whole.thinned(most)
+    assert whole.thinned(most) is thinned
+    assert len(thinned.samples) <= most
+    step = math.ceil(len(whole.samples) / most)
+    assert torch.equal(thinned.samples.y, whole.samples.y[::step])
+    assert torch.equal(thinned.samples.x, whole.samples.x[::step])
 
 
 def test_halves_divide_the_samples(problem):

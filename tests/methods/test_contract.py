@@ -1,11 +1,13 @@
 import pytest
 import torch
+from torch import nn
 
 import cofair
 from cofair import metrics
 from cofair.errors import UsageError
 from cofair.methods.contract import Contract, sizes_of
 from cofair.methods.promises import BcfMiddle, EqualGain, Proportional, check, outside, table
+from cofair.neurons.importance import taylor
 
 C = torch.tensor([0.28, 0.34, 0.36, 0.41], dtype=torch.float64)
 
@@ -92,6 +94,18 @@ def test_what_can_be_expected_is_said_before_training():
     assert notes[0].startswith("A submodel chosen on 143 samples keeps its promise on new data to ±")
     assert "or more can be expected of a round tested on 364 samples" in notes[1]
     assert run(fit="halves").facts["notes"][0].startswith("A submodel chosen on 72 samples")
+
+
+def test_the_least_trained_come_first_and_of_those_trained_alike_the_least_important(make_server):
+    """Two rounds of three clients, or less, are no difference; more than that outweighs any importance."""
+    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    server = make_server([0.1, 0.2, 0.3], module=module)
+    importance = taylor(server.validation, server.initial)
+    frequency = torch.tensor([5.0, 0, 7, 3, 13], dtype=torch.float64)
+    among = sorted([0, 1, 3], key=lambda k: float(importance[k]))  # f / 6 rounded down is 0
+    assert Contract().order(server, server.initial, frequency, 9).tolist() == [*among, 2, 4]
+    assert Contract(alike=0).order(server, server.initial, frequency, 9).tolist() == [1, 3, 0, 2, 4]
+    assert Contract(pays="neurons").order(server, server.initial, frequency, 9).tolist() == [1, 3, 0, 2, 4]
 
 
 def test_shares_of_neurons_need_no_validation_set():
