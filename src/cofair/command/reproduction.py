@@ -10,6 +10,8 @@ from rich.markup import escape
 from cofair.command.console import new_table, output, print_table
 from cofair.reproduce.measured import Line, Value
 
+_SMALL = 0.1  # numbers below are told by significant digits
+
 
 def print_reproduction(
     name: str, lines: Sequence[Line], rules: Sequence[str], *, as_json: bool, as_markdown: bool = False
@@ -60,7 +62,7 @@ def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:
             _metric(own.metric),
         )
         measured = [_short(line.measured[rule]) for rule in rules]
-        places.setdefault(where, {})[own.method] = f"{own.mean:g} → {' / '.join(measured)}"
+        places.setdefault(where, {})[own.method] = f"{_published(own.mean)} → {' / '.join(measured)}"
     rows = ["| " + " | ".join(["cell", *methods]) + " |", "| " + " | ".join(["---"] * (len(methods) + 1)) + " |"]
     for (data, scene, metric), cells in places.items():
         name = f"{metric}{data} {scene}"
@@ -68,8 +70,16 @@ def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:
     return "\n".join(row.replace("|r", "\\|r").replace("|q", "\\|q") for row in rows)
 
 
+def _published(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < _SMALL else f"{value:g}"
+
+
 def _short(value: Value | None) -> str:
-    return "–" if value is None else f"{value.mean:.2f}" if abs(value.mean) <= 1 else f"{value.mean:.1f}"
+    if value is None:
+        return "–"
+    if 0 < abs(value.mean) < _SMALL:
+        return f"{value.mean:.3g}"
+    return f"{value.mean:.2f}" if abs(value.mean) <= 1 else f"{value.mean:.1f}"
 
 
 def _metric(name: str) -> str:
@@ -83,5 +93,5 @@ def _metric(name: str) -> str:
 def _value(value: Value | None) -> str:
     if value is None:
         return "–"
-    digits = 2 if abs(value.mean) >= 1 else 4
+    digits = 2 if abs(value.mean) >= 1 else 4 if abs(value.mean) >= _SMALL else 6
     return f"{value.mean:.{digits}f}" if value.std is None else f"{value.mean:.{digits}f} ± {value.std:.{digits}f}"
