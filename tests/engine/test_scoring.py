@@ -136,6 +136,19 @@ def test_a_thinned_scorer_takes_samples_evenly_and_no_more_than_asked_for(proble
     assert torch.equal(thinned.samples.x, whole.samples.x[::step])
 
 
+def test_scores_carry_no_gradients_and_an_order_that_is_written_into_is_read_again(make_problem):
+    problem = make_problem(build("mlp", (6,), 3, hidden=(8, 6)))
+    scorer = Scorer(problem, problem.federation.test)
+    base = problem.layout.row(problem.layout.prototype).requires_grad_()
+    order, counts = torch.randperm(14), torch.tensor([3, 8, 14])
+    for _ in range(2):
+        found = scorer.prefixes(base, order, counts)
+        assert not found.loss.requires_grad
+        expected = plain_scores(problem, [base.detach()] * 3, prefix_masks(order, counts))[0]
+        assert found.loss.tolist() == pytest.approx(expected, abs=1e-12)
+        order.copy_(order.flip(0).clone())
+
+
 def test_halves_divide_the_samples(problem):
     whole = Scorer(problem, problem.federation.test)
     rows, _ = candidates(problem, 2)

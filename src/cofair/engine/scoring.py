@@ -13,8 +13,9 @@ from cofair.engine.problem import Problem
 from cofair.errors import UsageError
 from cofair.federation.federation import Samples
 from cofair.neurons.map import NeuronMap
-from cofair.neurons.submodels import first_neurons, nested_outputs, nesting, prefix_masks
+from cofair.neurons.submodels import Nested, Nesting, first_neurons, nesting, prefix_masks
 
+_Seen = tuple[Tensor, int]  # a tensor and how often it had been written into
 _CPU_BUDGET = 256 * 2**20  # bytes of activations held at once on a CPU
 
 
@@ -37,12 +38,12 @@ class Scorer:
         self.stack = LinearStack.of(problem.layout, problem.neurons)
         self.forward = Forward(problem.layout, problem.neurons)
         self._can_batch: bool | None = None
-        self._fired: tuple[Tensor, int, Tensor] | None = None
+        self._fired: tuple[_Seen, Tensor] | None = None
+        self._nested: tuple[_Seen, _Seen, Nested] | None = None
         self._thinned: dict[int, Scorer] = {}
         self._halves: tuple[Scorer, Scorer] | None = None
         self._bytes_a_sample, self._output_bytes = _activation_bytes(problem.layout.prototype, samples.x[:1])
 
-    @torch.no_grad()
     def score(self, parameters: Tensor, neuron_masks: Tensor | None = None, *, per_sample: bool = False) -> Scores:
         """Score rows (C, D), or one base (D,) under neuron masks (C, K), or rows under masks of their own."""
         if neuron_masks is not None and neuron_masks.shape[1:] != (self.neurons().count,):
@@ -50,6 +51,12 @@ class Scorer:
                 f"Masks of this model's {self.neurons().count} neurons must have shape (C, {self.neurons().count}), "
                 f"not {tuple(neuron_masks.shape)}."
             )
+        return self._scores(parameters, neuron_masks, None, per_sample)
+
+    def _scores(
+        self, parameters: Tensor, neuron_masks: Tensor | None, order: Tensor | None, per_sample: bool
+    ) -> Scores:
+        """Score candidates; masks that are prefixes of an order (K,) may come with it."""
         count = len(neuron_masks) if neuron_masks is not None else 1 if parameters.dim() == 1 else len(parameters)
         own_rows = self.stack is None or parameters.dim() > 1
         return self._collect(
@@ -61,6 +68,7 @@ class Scorer:
                 for first, last in _ranges(count, self._candidates_at_once(own_rows))
             ),
             per_sample,
+            order,
         )
 
     @torch.no_grad()
@@ -72,7 +80,8 @@ class Scorer:
 
     def prefixes(self, base: Tensor, order: Tensor, counts: Tensor) -> Scores:
         """Score the submodels of a base (D,) that keep the first counts (C,) neurons of an order (K,)."""
-        return self.score(base, prefix_masks(order.to(base.device), counts))
+        order = order.to(base.device)
+        return self._scores(base, prefix_masks(order, counts), order, per_sample=False)
 
     def halves(self) -> tuple["Scorer", "Scorer"]:
         """Return scorers on every second sample and on the others; made once."""
@@ -104,32 +113,37 @@ class Scorer:
         """Divide the samples so that layer outputs of `count` candidates, with some to spare, fit the budget."""
         return _ranges(len(self.samples), max(1, int(_budget(self.problem.device) / (self._bytes_a_sample * count))))
 
-    def _collect(self, candidates: Iterable[tuple[Tensor, Tensor | None]], per_sample: bool) -> Scores:
-        parts = [self._score(rows, masks, per_sample) for rows, masks in candidates]
+    def _collect(
+        self, candidates: Iterable[tuple[Tensor, Tensor | None]], per_sample: bool, order: Tensor | None = None
+    ) -> Scores:
+        parts = [self._score(rows, masks, per_sample, order) for rows, masks in candidates]
         losses, metrics, each = zip(*parts, strict=True)
         return Scores(torch.cat(losses), torch.cat(metrics), torch.cat(each) if per_sample else None)
 
-    def _score(self, rows: Tensor, masks: Tensor | None, per_sample: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def _score(
+        self, rows: Tensor, masks: Tensor | None, per_sample: bool, order: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         y = self.samples.y
-        outputs = self._outputs(rows, masks)
+        outputs = self._outputs(rows, masks, order)
         flat = outputs.flatten(0, 1)
         losses = self.problem.loss(flat, y.repeat(len(outputs), *[1] * (y.dim() - 1))).view(len(outputs), -1)
         return losses.mean(1), self.problem.metric(outputs, y), losses if per_sample else losses[:, :0]
 
-    def _outputs(self, rows: Tensor, masks: Tensor | None) -> Tensor:
+    def _outputs(self, rows: Tensor, masks: Tensor | None, order: Tensor | None = None) -> Tensor:
         """Return the outputs (C, n, ...) of candidates, computed sample chunk by sample chunk."""
         count = len(masks) if masks is not None else 1 if rows.dim() == 1 else len(rows)
         if self.stack is not None:
             # a GPU computes all candidates at once sooner than it starts the many small steps of running sums
             sharing = masks is not None and rows.dim() == 1 and self.problem.device.type == "cpu"
             sharing = sharing and (count > 1 or self._has_fired(rows))
-            nested = nesting(masks) if sharing and masks is not None else None
+            nested = _nesting(masks, order) if sharing and masks is not None else None
             if nested is not None:  # a running sum and its copy are held, whatever the number of candidates
                 stack, ranges = self.stack, list(self.sample_ranges(1))
                 if len(ranges) == 1:
-                    return nested_outputs(stack, rows, self._first_neurons(stack, rows), nested)
+                    return self._nested_in(stack, rows, nested.order).outputs(nested.counts)
                 chunks = (first_neurons(stack, rows, self.samples.x[a:b]) for a, b in ranges)
-                return torch.cat([nested_outputs(stack, rows, fired, nested) for fired in chunks], 1)
+                parts = [Nested(stack, rows, fired, nested.order).outputs(nested.counts) for fired in chunks]
+                return torch.cat(parts, 1)
             return _joined([self.stack.outputs(rows, self.samples.x[a:b], masks) for a, b in self.sample_ranges(count)])
         at_once = max(1, int(_budget(self.problem.device) / (self._bytes_a_sample * count)))
         layout = self.problem.layout
@@ -147,13 +161,19 @@ class Scorer:
         )
 
     def _has_fired(self, base: Tensor) -> bool:
-        return self._fired is not None and self._fired[0] is base and self._fired[1] == base._version
+        return self._fired is not None and _is(self._fired[0], base)
 
     def _first_neurons(self, stack: LinearStack, base: Tensor) -> Tensor:
         """Return what a base's first neurons fire; kept until the next base, as submodels are looked for in turns."""
-        if self._fired is None or not self._has_fired(base):
-            self._fired = base, base._version, first_neurons(stack, base, self.samples.x)
-        return self._fired[2]
+        if self._fired is None or not _is(self._fired[0], base):
+            self._fired = _seen(base), first_neurons(stack, base, self.samples.x)
+        return self._fired[1]
+
+    def _nested_in(self, stack: LinearStack, base: Tensor, order: Tensor) -> Nested:
+        """Return a base's submodels in an order; kept for the next look at others of them."""
+        if self._nested is None or not (_is(self._nested[0], base) and _is(self._nested[1], order)):
+            self._nested = _seen(base), _seen(order), Nested(stack, base, self._first_neurons(stack, base), order)
+        return self._nested[2]
 
     def _batches(self, named: dict[str, Tensor], extras: dict[str, Tensor]) -> bool:
         """Tell whether torch.func can run several candidates of this module at once; tried once, on one sample."""
@@ -178,6 +198,19 @@ class Scorer:
         """Return for how many candidates outputs of all samples, and rows of their own, may be held together."""
         each = 4 * len(self.samples) * self._output_bytes + own_rows * self.problem.layout.size * 8
         return max(1, int(4 * _budget(self.problem.device) / each))
+
+
+def _seen(tensor: Tensor) -> _Seen:
+    return tensor, tensor._version
+
+
+def _is(seen: _Seen, tensor: Tensor) -> bool:
+    """Tell whether a tensor is the one seen then, and nobody wrote into it since."""
+    return seen[0] is tensor and seen[1] == tensor._version
+
+
+def _nesting(masks: Tensor, order: Tensor | None) -> Nesting | None:
+    return nesting(masks) if order is None else Nesting(order, masks.sum(1))
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

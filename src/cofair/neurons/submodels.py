@@ -58,32 +58,39 @@ def first_neurons(stack: LinearStack, base: Tensor, x: Tensor) -> Tensor:
     return h
 
 
-def nested_outputs(stack: LinearStack, base: Tensor, fired: Tensor, nested: Nesting) -> Tensor:
-    """Return the outputs (C, n, classes) of nested submodels of a base (D,), given what its first neurons fired."""
-    counts, candidates = nested.counts.sort()
-    rank = torch.empty_like(nested.order)
-    rank[nested.order] = torch.arange(len(rank), device=rank.device)
-    parts, first = stack.neuron_slices(), _first_with_neurons(stack)
+class Nested:
+    """Submodels of a base (D,): prefixes of an order (K,) of its neurons, given what the first layer of them fired."""
 
-    # units of each layer in the order in which prefixes take them up: what a candidate keeps is then a stretch
-    layers = list(_in_order(stack, base, rank))
-    kept = [_kept(rank, part, counts, len(layer.bias)) for part, layer in zip(parts, layers, strict=True)]
-    h = fired[:, rank[parts[first]].argsort()]
+    def __init__(self, stack: LinearStack, base: Tensor, fired: Tensor, order: Tensor) -> None:
+        """Put the units of each layer in the order in which prefixes take them up: what one keeps is then a stretch."""
+        self._rank = torch.empty_like(order)
+        self._rank[order] = torch.arange(len(order), device=order.device)
+        self._parts, self._first = stack.neuron_slices(), _first_with_neurons(stack)
+        self._layers = list(_in_order(stack, base, self._rank))
+        part = self._parts[self._first]
+        assert part is not None
+        self._fired = fired[:, self._rank[part].argsort()]
 
-    reader, above = layers[first + 1], layers[first + 2 :]
-    total = reader.bias.expand(len(h), -1).clone()
-    scratch = torch.empty_like(total)
-    outputs = base.new_empty(len(counts), len(h), len(layers[-1].bias))
-    reads = 0
-    for place, now, *widths in zip(candidates.tolist(), *kept[first:], strict=True):
-        total.addmm_(h[:, reads:now], reader.weight[reads:now])
-        reads, value = now, total[:, : widths[0]]
-        below = reader
-        for layer, width in zip(above, widths[1:], strict=True):
-            value = below.act(scratch[:, : widths[0]].copy_(value) if below is reader else value)
-            value, below = layer.of_first(value, width), layer
-        outputs[place] = value
-    return outputs
+    def outputs(self, counts: Tensor) -> Tensor:
+        """Return the outputs (C, n, classes) of the submodels that keep the first counts (C,) neurons."""
+        ascending, candidates = counts.to(self._rank.device).sort()
+        layers, h = self._layers, self._fired
+        pairs = zip(self._parts, layers, strict=True)
+        kept = [_kept(self._rank, part, ascending, len(layer.bias)) for part, layer in pairs][self._first :]
+        reader, above = layers[self._first + 1], layers[self._first + 2 :]
+        total = reader.bias.expand(len(h), -1).clone()
+        scratch = torch.empty_like(total)
+        outputs = h.new_empty(len(ascending), len(h), len(layers[-1].bias))
+        reads = 0
+        for place, now, *widths in zip(candidates.tolist(), *kept, strict=True):
+            total.addmm_(h[:, reads:now], reader.weight[reads:now])
+            reads, value = now, total[:, : widths[0]]
+            below = reader
+            for layer, width in zip(above, widths[1:], strict=True):
+                value = below.act(scratch[:, : widths[0]].copy_(value) if below is reader else value)
+                value, below = layer.of_first(value, width), layer
+            outputs[place] = value
+        return outputs
 
 
 def removal_changes(stack: LinearStack, base: Tensor, x: Tensor, y: Tensor, loss: Loss) -> Tensor:
