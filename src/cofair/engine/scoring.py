@@ -53,6 +53,7 @@ class Scorer:
             )
         return self._scores(parameters, neuron_masks, None, per_sample)
 
+    @torch.no_grad()
     def _scores(
         self, parameters: Tensor, neuron_masks: Tensor | None, order: Tensor | None, per_sample: bool
     ) -> Scores:
