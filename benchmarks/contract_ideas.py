@@ -28,7 +28,9 @@ class ContractIdeas(Contract):
 
     name: ClassVar[str] = "contract-ideas"
 
-    weights: Literal["equal", "size"] = setting("equal", "what a holder's update weighs in the mean of a parameter")
+    weights: Literal["equal", "size", "contribution"] = setting(
+        "equal", "what a holder's update weighs in the mean of a parameter"
+    )
     damp: float = setting(
         0.0, "d: a parameter with n of N holders moves by (n / N)^d of their mean", minimum=0, maximum=1
     )
@@ -55,12 +57,13 @@ class ContractIdeas(Contract):
         self, server: Server, state: Submodels, rewards: Rewards, uploads: Uploads, t: int, phase: str
     ) -> Submodels:
         """Weigh updates before they are averaged."""
-        if self.weights == "size":
-            # mean_over_holders divides by a number of holders: scale each update so that it comes to Σ n_i U_i / Σ n_i
+        if self.weights != "equal":
+            # mean_over_holders divides by a number of holders: scale each update so that it comes to Σ w_i U_i / Σ w_i
             holders = (uploads.updates != 0).to(uploads.updates)
-            sizes = server.sizes.to(uploads.updates)[:, None] * uploads.present[:, None]
-            scale = holders.sum(0) / (holders * sizes).sum(0).clamp(min=1)
-            uploads = replace(uploads, updates=uploads.updates * sizes * scale)
+            given = server.sizes if self.weights == "size" else server.contributions
+            weight = (given / given.sum()).to(uploads.updates)[:, None] * uploads.present[:, None]
+            scale = holders.sum(0) / (holders * weight).sum(0).clamp(min=1e-12)
+            uploads = replace(uploads, updates=uploads.updates * weight * scale)
         if self.damp:
             share = (uploads.updates != 0).to(uploads.updates).mean(0)
             uploads = replace(uploads, updates=uploads.updates * share**self.damp)

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,6 +6,7 @@ from torch import nn
 from cofair.engine import scoring
 from cofair.engine.scoring import Scorer
 from cofair.errors import UsageError
+from cofair.federation.federation import Samples
 from cofair.models import build
 from cofair.neurons.importance import by_removal
 from cofair.neurons.map import NeuronLayer
@@ -126,14 +125,23 @@ def test_a_base_that_changed_in_place_is_scored_anew(make_problem):
 
 
 @pytest.mark.parametrize("most", [1, 5, 6, 1000])
-def test_a_thinned_scorer_takes_samples_evenly_and_no_more_than_asked_for(problem, most):
+def test_a_thinned_scorer_has_as_many_samples_as_asked_for_or_all(problem, most):
     whole = Scorer(problem, problem.federation.test)
     thinned = whole.thinned(most)
     assert whole.thinned(most) is thinned
-    assert len(thinned.samples) <= most
-    step = math.ceil(len(whole.samples) / most)
-    assert torch.equal(thinned.samples.y, whole.samples.y[::step])
-    assert torch.equal(thinned.samples.x, whole.samples.x[::step])
+    assert len(thinned.samples) == min(most, len(whole.samples))
+    flat = whole.samples.x.flatten(1)
+    for x, y in zip(thinned.samples.x.flatten(1), thinned.samples.y, strict=True):
+        place = int((flat == x).all(1).nonzero()[0])
+        assert whole.samples.y[place] == y
+
+
+def test_classes_that_stand_in_a_pattern_are_mixed(make_problem):
+    problem = make_problem(build("mlp", (6,), 3, hidden=(4,)))
+    whole = Scorer(problem, Samples(torch.randn(60, 6, dtype=torch.float64), torch.arange(60) % 2))
+    for part in (whole.thinned(30), *whole.halves()):
+        assert len(part.samples) == 30
+        assert 5 < int(part.samples.y.sum()) < 25
 
 
 def test_scores_carry_no_gradients_and_an_order_that_is_written_into_is_read_again(make_problem):

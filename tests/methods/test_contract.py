@@ -6,7 +6,7 @@ import cofair
 from cofair import metrics
 from cofair.errors import UsageError
 from cofair.methods.contract import Contract, sizes_of
-from cofair.methods.promises import BcfMiddle, EqualGain, Proportional, check, outside, table
+from cofair.methods.promises import BcfMiddle, EqualGain, Proportional, check, inside_while, outside, table
 from cofair.neurons.importance import taylor
 
 C = torch.tensor([0.28, 0.34, 0.36, 0.41], dtype=torch.float64)
@@ -51,13 +51,13 @@ def test_who_would_be_outside_the_band_is_named():
     assert high[0].startswith("Client a is promised 78.7 %, above the 67.3 %")
 
 
-def run(**settings):
+def run(contribution=None, **settings):
     federation = cofair.federate("digits", "pow", clients=6)
     from cofair.models import build
 
     return cofair.run(
         lambda: build("mlp", (1, 8, 8), 10, hidden=(40, 40)), federation, Contract(**settings), rounds=40, steps=10,
-        lr=0.1, contribution={"on": "validation"}, seed=1,
+        lr=0.1, contribution=contribution or {"on": "validation"}, seed=1,
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def test_what_can_be_expected_is_said_before_training():
 
 
 def test_the_least_trained_come_first_and_of_those_trained_alike_the_least_important(make_server):
-    """Two rounds of three clients, or less, are no difference; more than that outweighs any importance."""
+    """Trainings are counted in steps of two rounds of three clients; on one step importance decides."""
     module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     server = make_server([0.1, 0.2, 0.3], module=module)
     importance = taylor(server.validation, server.initial)
@@ -130,3 +130,41 @@ def test_shares_are_rounded_to_packs_of_at_least_one_and_the_best_get_everything
     shares = torch.tensor([0.0, 0.26, 0.5, 0.9], dtype=torch.float64)
     assert sizes_of(shares, C, neurons=40, pack=4).tolist() == [4, 12, 20, 40]
     assert sizes_of(shares, C, neurons=40, pack=1).tolist() == [1, 10, 20, 40]
+
+
+def test_the_best_must_be_promised_the_whole_model():
+    with pytest.raises(UsageError, match=r"promises 25.0 % to whoever brings most where the whole model has 50.0 %"):
+        check(table((0.0, 0.0, 1.0, 0.5)), C, 0.5)
+
+
+def test_it_is_said_while_what_accuracy_everybody_is_inside_the_band():
+    assert inside_while(EqualGain(), C, "abcd").endswith("while the whole model has 41 to 82 %.")
+    never = inside_while(lambda c, a: a * torch.ones_like(c), C, "abcd")
+    assert never.startswith(
+        "No accuracy of the whole model keeps everybody inside the α-BCF band. Client a is promised"
+    )
+
+
+def test_contributions_that_are_no_accuracies_promise_no_interval():
+    (note,) = run(contribution={"measure": "size"}).facts["notes"]
+    assert note.startswith("Contributions are not measured as accuracies here")
+
+
+def test_a_run_does_not_go_on_under_another_curve(tmp_path):
+    """A function is in no file: it is known by what it promises."""
+    federation = cofair.federate("digits", "pow", clients=3)
+
+    def go(curve):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.1)
+        method = Contract(own_curve=curve)
+        return cofair.run(model, federation, method, rounds=3, out=tmp_path / "a", resume=True, steps=2)
+
+    first = go(lambda c, a: a * c / c.max())
+    assert "method.own_curve" in first.facts["given"]
+    assert go(lambda c, a: a * (c / c.max())).accuracies == first.accuracies
+    for other in (lambda c, a: a * (c / c.max()) ** 2, None):
+        with pytest.raises(UsageError, match="another experiment"):
+            go(other)

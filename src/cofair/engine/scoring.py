@@ -85,24 +85,28 @@ class Scorer:
         return self._scores(base, prefix_masks(order, counts), order, per_sample=False)
 
     def halves(self) -> tuple["Scorer", "Scorer"]:
-        """Return scorers on every second sample and on the others; made once."""
+        """Return scorers on one half of the samples, drawn once and for all, and on the other; made once."""
         if self._halves is None:
             if len(self.samples) < 2:
                 raise UsageError("One sample cannot be divided into halves.")
-            x, y = self.samples.x, self.samples.y
-            even, odd = (Scorer(self.problem, Samples(x[first::2], y[first::2])) for first in (0, 1))
-            self._halves = even, odd
+            mixed = self._mixed()
+            self._halves = self._on(mixed[0::2]), self._on(mixed[1::2])
         return self._halves
 
     def thinned(self, most: int) -> "Scorer":
-        """Return a scorer on no more than so many samples, taken evenly; made once."""
-        step = -(-len(self.samples) // most)
-        if step == 1:
+        """Return a scorer on no more than so many samples, drawn once and for all; made once."""
+        if most >= len(self.samples):
             return self
-        if step not in self._thinned:
-            own = Samples(self.samples.x[::step], self.samples.y[::step])
-            self._thinned[step] = Scorer(self.problem, own)
-        return self._thinned[step]
+        if most not in self._thinned:
+            self._thinned[most] = self._on(self._mixed()[:most])
+        return self._thinned[most]
+
+    def _mixed(self) -> Tensor:
+        """Return the places of all samples in a random order, always the same: classes may stand in any pattern."""
+        return torch.randperm(len(self.samples), generator=torch.Generator().manual_seed(0)).to(self.samples.y.device)
+
+    def _on(self, places: Tensor) -> "Scorer":
+        return Scorer(self.problem, Samples(self.samples.x[places], self.samples.y[places]))
 
     def neurons(self) -> NeuronMap:
         """Return the model's neurons, or say that it has none."""

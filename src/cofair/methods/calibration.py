@@ -19,7 +19,6 @@ from cofair.neurons.submodels import prefix_masks
 _COARSE = 16  # submodels that are scored first, at most
 _LOOKS = 4  # at submodels between those, where there are few
 _WELL = 0.25  # of the noise of an accuracy: a miss so small adds nothing to it
-_NOTHING = -1.0  # less than any accuracy: what no neuron at all is taken to reach
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,8 @@ def _noise(accuracy: float, samples: int) -> float:
 
 def _between(accuracy: dict[int, float], owed: float, pack: int) -> int | None:
     """Return the size halfway between two neighbours around a promise, the nearest ones; None where none are left."""
-    known = sorted({0: _NOTHING, **accuracy}.items())
+    nothing = min(owed, *accuracy.values()) - 1  # no neuron at all is taken to be worse than anything, in any metric
+    known = sorted({0: nothing, **accuracy}.items())
     around = [
         (min(abs(low - owed), abs(high - owed)), a, b)
         for (a, low), (b, high) in pairwise(known)

@@ -17,7 +17,17 @@ from torch import Tensor
 from cofair.engine.exchange import Delivered
 from cofair.methods.calibration import calibrate
 from cofair.methods.method import Server
-from cofair.methods.promises import BcfMiddle, Curve, EqualGain, Proportional, check, expectations, table
+from cofair.methods.promises import (
+    BcfMiddle,
+    Curve,
+    EqualGain,
+    Proportional,
+    check,
+    expectations,
+    inside_while,
+    table,
+    told_apart,
+)  # fmt: skip
 from cofair.methods.registry import register
 from cofair.methods.submodels import SubmodelMethod, Submodels
 from cofair.neurons.importance import taylor
@@ -53,7 +63,7 @@ class Contract(SubmodelMethod):
     )
     pack: int = setting(1, "neurons between two submodels", minimum=1)
     alike: float = setting(
-        2.0, "rounds of training by all that count as no difference: of such neurons the least important come first",
+        2.0, "width of the steps in which trainings of a neuron are counted, in rounds of all clients; 0: one by one",
         minimum=0,
     )  # fmt: skip
     fit: Literal["whole", "halves"] = setting(
@@ -69,9 +79,21 @@ class Contract(SubmodelMethod):
         """Say how closely promises can be kept, and what fairness can be expected."""
         if self.pays == "neurons" or server.metric != "accuracy":
             return []
+        if not server.brings_accuracies:
+            return [
+                "Contributions are not measured as accuracies here, so that what the curve promises need not be one: "
+                'curve = "proportional" takes shares of the largest, pays = "neurons" promises no accuracy.'
+            ]
         samples = len(server.validation.samples)
         chosen_on = samples if self.fit == "whole" else (samples + 1) // 2
-        return expectations(self.promise(), server.contributions, chosen_on, server.tested_on)
+        told = expectations(self.promise(), server.contributions, chosen_on, server.tested_on)
+        return [*told, *filter(None, [inside_while(self.promise(), server.contributions, server.names)])]
+
+    def unwritten(self, contributions: Tensor | None = None) -> dict[str, list[float]]:
+        """Return a curve of one's own by what it promises."""
+        if self.own_curve is None:
+            return {}
+        return {"own_curve": [] if contributions is None else told_apart(self.own_curve, contributions)}
 
     def start(self, server: Server) -> Promised:
         """Check the promise, then hand out the whole model once."""

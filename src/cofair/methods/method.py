@@ -26,14 +26,14 @@ class Server:
     def __init__(
         self, problem: Problem, initial: Tensor, work: Work, rounds: int, evaluates: Callable[[int], bool],
         train_alone: Callable[[], Uploads], *, rule: Rule | None = None, forgives: bool = False,
-        metric: str = "accuracy",
+        metric: str = "accuracy", brings_accuracies: bool = True,
     ) -> None:  # fmt: skip
         """Set up the server of a run.
 
         `evaluates(t)` tells whether the rewards of round t are tested, `train_alone()` gives what
         clients upload that trained by themselves. `rule` is how methods that average join updates. A server that
         `forgives` takes who diverged alone for one who brings least, instead of ending the run. `metric` names what
-        models are judged by.
+        models are judged by; `brings_accuracies` tells whether contributions are values of it.
         """
         self.initial = initial
         self.work = work
@@ -46,6 +46,7 @@ class Server:
         self.class_counts = problem.federation.class_counts  # how many samples of each class each client has (N, C)
         self.seed = problem.seed
         self.metric = metric
+        self.brings_accuracies = brings_accuracies
         self.tested_on = len(problem.federation.test)  # samples that test rewards; a method never sees them
         self.contributions: Tensor = torch.zeros(0)
         self.evaluates = evaluates
@@ -135,6 +136,13 @@ class Method(ABC, Generic[State]):
     def notes(self, server: Server) -> list[str]:
         """Say what is to be known before the first round, in sentences; most methods have nothing to say."""
         return []
+
+    def unwritten(self, contributions: Tensor | None = None) -> dict[str, list[float]]:
+        """Return what was given in Python and no file can say, by name.
+
+        Where contributions are known, with numbers by which it is known again when a run goes on.
+        """
+        return {}
 
     def rounds(self, server: Server) -> int:
         """Return how many rounds the method runs."""

@@ -16,6 +16,7 @@ from cofair import metrics
 from cofair.errors import UsageError
 
 Curve = Callable[[Tensor, float], Tensor]
+_ROUNDING = 1e-6
 _OF_95 = 1.96  # standard deviations that 95 of 100 normal errors stay within
 
 
@@ -76,7 +77,7 @@ def table(flat: Sequence[float]) -> Table:
 
 
 def check(curve: Curve, contributions: Tensor, accuracy: float) -> None:
-    """Refuse a curve that does not give one finite number a client, or less to whoever brings more."""
+    """Refuse a curve that gives no finite number to a client, less for more, or not A to whoever brings most."""
     promised = curve(contributions, accuracy)
     if not isinstance(promised, Tensor) or promised.shape != contributions.shape or not bool(promised.isfinite().all()):
         raise UsageError("A reward curve must return one finite accuracy for each contribution.")
@@ -88,6 +89,12 @@ def check(curve: Curve, contributions: Tensor, accuracy: float) -> None:
         low, high = (float(contributions[order[j]]) for j in (k, k + 1))
         raise UsageError(
             f"The reward curve promises less for a contribution of {high:.3g} than for {low:.3g}: it must not fall."
+        )
+    most = float(promised[order[-1]])
+    if abs(most - accuracy) > _ROUNDING:
+        raise UsageError(
+            f"The reward curve promises {100 * most:.1f} % to whoever brings most where the whole model has "
+            f"{100 * accuracy:.1f} %: the best get the whole model, so it must promise them that."
         )
 
 
@@ -108,6 +115,26 @@ def outside(
                 f"Client {name} is promised {100 * a:.1f} %, above the {100 * top:.1f} % that its contribution bounds."
             )
     return sentences
+
+
+def told_apart(curve: Curve, contributions: Tensor) -> list[float]:
+    """Return what a curve promises for some accuracies: numbers by which it is known again."""
+    best = float(contributions.max())
+    return [round(value, 9) for accuracy in (best, 0.5, 1.0) for value in curve(contributions, accuracy).tolist()]
+
+
+def inside_while(curve: Curve, contributions: Tensor, names: Sequence[str]) -> str:
+    """Say how accurate the whole model may be for nobody to be promised more or less than the α-BCF band allows."""
+    best = float(contributions.max().clamp(0, 1))
+    accuracies = np.linspace(best, 1, 201)[1:].tolist()
+    fine = [accuracy for accuracy in accuracies if not outside(curve, contributions, accuracy, names)]
+    if fine:
+        return (
+            f"Everybody is promised more than it reaches alone, and no more than its contribution bounds (α-BCF), "
+            f"while the whole model has {100 * fine[0]:.0f} to {100 * fine[-1]:.0f} %."
+        )
+    first = outside(curve, contributions, accuracies[0], names) if accuracies else []
+    return f"No accuracy of the whole model keeps everybody inside the α-BCF band. {first[0]}" if first else ""
 
 
 def half_width(accuracy: Tensor, samples: int) -> Tensor:

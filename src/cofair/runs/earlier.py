@@ -77,6 +77,8 @@ def same_begun(path: Path, experiment: Experiment) -> bool:
 
 
 def _same(path: Path, experiment: Experiment) -> bool:
+    if experiment.method.unwritten():  # the file cannot tell; the ledger can, once contributions are measured
+        return False
     try:
         return difference((path / "experiment.toml").read_text(encoding="utf-8"), experiment) is None
     except (OSError, ValueError):

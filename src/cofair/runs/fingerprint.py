@@ -23,9 +23,11 @@ _known = WeakIdKeyDictionary()  # digests of tensors that many runs share
 
 def fingerprint(prepared: Prepared) -> dict[str, str]:
     """Return the version, and hashes of the settings, the federation and the model to start from."""
+    own = settings(prepared.experiment)
+    unwritten = prepared.experiment.method.unwritten(prepared.server.contributions)
     return {
         "version": cofair.__version__,
-        "experiment": _sha(settings(prepared.experiment)),
+        "experiment": _sha([own, unwritten] if unwritten else own),
         "federation": federation_digest(prepared.problem.federation),
         "model": model_digest(prepared.problem.layout, prepared.server.initial),
     }

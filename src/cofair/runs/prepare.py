@@ -48,6 +48,7 @@ def prepare(
         measure_contributions(ready, measured)
         return ready
     ready.server.contributions = checked(contributions, ready.server)
+    ready.server.brings_accuracies = True  # for all we know
     return replace(ready, given=ready.given | {"contributions"})
 
 
@@ -68,6 +69,7 @@ def set_up(
     run = experiment.run
     parts = {"federation": federation, "model": model, "loss": loss, "metric": metric}
     given = frozenset(name for name, part in parts.items() if part is not None)
+    given |= {f"method.{name}" for name in experiment.method.unwritten()}
     dtype, device = choose.dtype(run.precision), choose.device(run.device)
     dataset = None
     if federation is None:
@@ -116,6 +118,7 @@ def set_up(
         problem, initial, work, experiment.training.rounds, evaluates, train_alone,
         rule=Rule(experiment.defence.aggregate, experiment.defence.trim), forgives=attack.on,
         metric=run.metric if metric is None else metric if isinstance(metric, str) else "own",
+        brings_accuracies=experiment.contribution.measure == "standalone",
     )  # fmt: skip
     participation = Participation(experiment.participation, federation.names, run.seed, device)
     return Prepared(experiment, problem, engine, tester, server, given, Rewards(initial, alone), participation, act)
