@@ -18,7 +18,7 @@ METHODS = [name for name in methods.names() if name != "standalone"]
 
 def test_runs_killed_at_random_moments_lose_nothing(tmp_path):
     killer = Killer(tmp_path, seed=int(time.time()))
-    for method in ("fedavg", "cgsv", "fedsac", "fedrac"):
+    for method in ("fedavg", "cgsv", "fedrac", "contract"):
         killer.survives(method, KILLS // 4)
     assert killer.kills >= KILLS
 
