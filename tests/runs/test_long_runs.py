@@ -14,7 +14,7 @@ from cofair.runs.ledger import verified
 from tests.runs.test_resume import small_federation
 
 STATISTICS = Path("/proc/self/statm")
-METHODS = ("fedavg", "cgsv", "fedsac", "fedrac")
+METHODS = ("fedavg", "cgsv", "fedsac", "fedrac", "contract")
 MEBIBYTE = 2**20
 pytestmark = pytest.mark.skipif(not STATISTICS.exists(), reason="only Linux tells a process's memory this way")
 
