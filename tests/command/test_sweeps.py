@@ -1,4 +1,8 @@
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -89,6 +93,40 @@ def test_workers_give_the_same_table_also_of_a_method_from_a_file(tmp_path, cofa
         assert done.returncode == 0, done.stderr
         tables.append(pd.read_csv(out / "summary.csv"))
     pd.testing.assert_frame_equal(*tables)
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_the_process_that_started_them(tmp_path, blow):
+    grid = tmp_path / "grid.toml"
+    grid.write_text(GRID.replace("rounds = 3", "rounds = 100000"))
+    words = [sys.executable, "-m", "cofair", "sweep", str(grid), "--out", str(tmp_path / "out"), "--workers", "2"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as sweep:
+        within(60, lambda: len(children(sweep.pid)) >= 2 and any((tmp_path / "out").glob("*/history.jsonl")))
+        workers = children(sweep.pid)
+        sweep.send_signal(blow)
+        sweep.wait(timeout=30)
+    within(20, lambda: not any(running(worker) for worker in workers))
+
+
+def children(pid):
+    """The processes that a process started, and that are still running."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if running(child)]
+
+
+def running(pid):
+    """Whether a process runs; one that ended and that nobody asked about does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def within(seconds, condition):
+    """Wait until something is so."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Several processes that share the batches of a sweep, and one GPU: while one decides, another trains."""
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -81,6 +83,7 @@ def _share(parts: Sequence[Sequence[Job]], workers: int, told: Told, load: Seque
 def _work(waiting: "Queue[Any]", news: "Queue[_News]", load: tuple[Path, ...]) -> None:
     """Take batch after batch until none is left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     from cofair.methods import load_file, load_installed
 
     torch.set_num_threads(1)
@@ -92,6 +95,14 @@ def _work(waiting: "Queue[Any]", news: "Queue[_News]", load: tuple[Path, ...]) -
             run_batch([job for _, job in part], _teller(part, news))
         except Exception as error:  # whatever ends a batch is told by the parent
             news.put(_News(None, None, f"A batch of the sweep broke off: {error}"))
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, killed or not: nobody would hear of its work."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _teller(part: Sequence[tuple[int, Job]], news: "Queue[_News]") -> Told:
