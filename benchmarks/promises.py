@@ -4,18 +4,21 @@
     python -m benchmarks.promises results/contract
 
 Misses are of test accuracies against promises, in the second half of a run: the largest of a round's ten. The same
-without the mean difference of the round tells what is left when one set of samples is easier than the other.
+without the mean difference of the round tells what is left when one set of samples is easier than the other. Who is
+outside the α-BCF band is counted in the last ten rounds.
 """
 
 import argparse
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from cofair import metrics
 from cofair.report.read import Run, read_run
-from cofair.runs.cells import Cell
+from cofair.runs.cells import LAST_ROUNDS, Cell
 
 WITHIN = 1.5  # points that a promise may be missed by
 FAIR = 95  # γ from which on a method's mean reward is compared
@@ -33,6 +36,7 @@ def main() -> None:
     for rule in ("last", "best"):
         compared(places, rule)
     kept(places)
+    beside(places)
 
 
 def compared(places: dict[tuple[str, str], dict[str, list[Run]]], rule: str) -> None:
@@ -88,6 +92,43 @@ def kept(places: dict[tuple[str, str], dict[str, list[Run]]]) -> None:
                 f"| {data} {scene} | {np.median(tested):.1f} | {np.quantile(tested, 0.9):.1f} | {100 * within:.0f} % | "
                 f"{100 * alike:.0f} % | {np.mean(validated):.1f} |"
             )
+
+
+def beside(places: dict[tuple[str, str], dict[str, list[Run]]]) -> None:
+    """Print what contract downloads, who was outside the band, and whether the γ told at the start was reached."""
+    print(
+        "\n| data, scene | download, % (fedrac) | γ told | reached or at most so much below | client most often above ",
+        end="",
+    )
+    print("its bound | weakest below alone |\n| --- |" + " --- |" * 5)
+    for (data, scene), methods in places.items():
+        told, short, above, below = [], [], [], []
+        for run in methods.get("contract", ()):
+            found = re.search(r"fairness of ([0-9.]+)", " ".join(run.facts.get("notes", ())))
+            gamma = run.outcome.cell("last").fairness
+            if found and gamma is not None:
+                told.append(float(found[1]))
+                short.append(told[-1] - gamma)
+            c = np.sort(run.outcome.contributions)
+            order = np.argsort(run.outcome.contributions)
+            for record in run.outcome.history[-LAST_ROUNDS:]:
+                rewards = np.array(record.accuracies)[order]
+                lower, upper = metrics.alpha_bounds(c, rewards)
+                above.append(rewards > upper + 1e-12)
+                below.append(rewards[0] <= lower[0])
+        if above:
+            travels = [f"{100 * downloads(methods.get(name, ())):.0f}" for name in ("contract", "fedrac")]
+            reached = sum(gap <= 0 for gap in short)
+            print(
+                f"| {data} {scene} | {travels[0]} ({travels[1]}) | {min(told):.1f} to {max(told):.1f} | "
+                f"{reached} of {len(short)}, {max(0.0, *short):.2f} | {100 * np.mean(above, 0).max():.0f} % of rounds | "
+                f"{100 * np.mean(below):.0f} % |"
+            )
+
+
+def downloads(runs: Sequence[Run]) -> float:
+    """Return the share of a model that a client received a round, the mean over clients and runs."""
+    return statistics.fmean([run.outcome.download for run in runs]) if runs else float("nan")
 
 
 if __name__ == "__main__":

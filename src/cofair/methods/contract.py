@@ -27,7 +27,7 @@ from cofair.methods.promises import (
     inside_while,
     table,
     told_apart,
-)  # fmt: skip
+)
 from cofair.methods.registry import register
 from cofair.methods.submodels import SubmodelMethod, Submodels
 from cofair.neurons.importance import taylor
