@@ -118,10 +118,10 @@ def beside(places: dict[tuple[str, str], dict[str, list[Run]]]) -> None:
                 below.append(rewards[0] <= lower[0])
         if above:
             travels = [f"{100 * downloads(methods.get(name, ())):.0f}" for name in ("contract", "fedrac")]
-            reached = sum(gap <= 0 for gap in short)
+            reached, most = sum(gap <= 0 for gap in short), 100 * np.mean(above, 0).max()
             print(
                 f"| {data} {scene} | {travels[0]} ({travels[1]}) | {min(told):.1f} to {max(told):.1f} | "
-                f"{reached} of {len(short)}, {max(0.0, *short):.2f} | {100 * np.mean(above, 0).max():.0f} % of rounds | "
+                f"{reached} of {len(short)}, {max(0.0, *short):.2f} | {most:.0f} % of rounds | "
                 f"{100 * np.mean(below):.0f} % |"
             )
 
