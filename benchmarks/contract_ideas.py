@@ -31,6 +31,7 @@ class ContractIdeas(Contract):
     weights: Literal["equal", "size", "contribution"] = setting(
         "equal", "what a holder's update weighs in the mean of a parameter"
     )
+    power: float = setting(1.0, "to which power contributions are taken when holders weigh by them", minimum=0)
     damp: float = setting(
         0.0, "d: a parameter with n of N holders moves by (n / N)^d of their mean", minimum=0, maximum=1
     )
@@ -60,7 +61,7 @@ class ContractIdeas(Contract):
         if self.weights != "equal":
             # mean_over_holders divides by a number of holders: scale each update so that it comes to Σ w_i U_i / Σ w_i
             holders = (uploads.updates != 0).to(uploads.updates)
-            given = server.sizes if self.weights == "size" else server.contributions
+            given = server.sizes if self.weights == "size" else server.contributions**self.power
             weight = (given / given.sum()).to(uploads.updates)[:, None] * uploads.present[:, None]
             scale = holders.sum(0) / (holders * weight).sum(0).clamp(min=1e-12)
             uploads = replace(uploads, updates=uploads.updates * weight * scale)

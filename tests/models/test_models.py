@@ -46,7 +46,7 @@ class Case:
         return torch.randn(n, *self.shape, generator=generator, dtype=torch.float64)
 
 
-MASKS = {"stem": "relu", "stage1": "stage1", "stage2": "stage2", "stage3": "stage3", "stage4": "flatten"}
+MASKS = {"stem": "relu", "stage1": "stage1", "stage2": "stage2", "stage3": "stage3", "stage4": "average"}
 FILTERS = {f"filters{i + 1}": f"convolutions.{i}" for i in range(3)}
 CASES = {
     "mlp": Case("mlp", (1, 8, 8), {"hidden1": "2", "hidden2": "4"}),

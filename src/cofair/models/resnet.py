@@ -40,6 +40,14 @@ VARIANTS = {
 }
 
 
+class ImageMean(nn.Module):
+    """Mean over the pixels of each channel; torch.func cannot stack nn.AdaptiveAvgPool2d and runs it model by model."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, channels) for (B, channels, H, W)."""
+        return x.mean((2, 3))
+
+
 class ChannelMask(nn.Module):
     """Multiplies each channel by its entry of `mask`, a buffer of ones unless a submodel sets it."""
 
@@ -116,8 +124,7 @@ class ResNet18(nn.Sequential):
             stride = 1 if number == 1 else 2
             parts[f"stage{number}"] = nn.Sequential(BasicBlock(before, after, stride), BasicBlock(after, after, 1))
             if number == len(widths):  # the last mask stands after average pooling
-                parts["average"] = nn.AdaptiveAvgPool2d(1)
-                parts["flatten"] = nn.Flatten()
+                parts["average"] = ImageMean()
             parts[f"mask{number}"] = ChannelMask(after)
         parts["head"] = nn.Linear(widths[-1], classes)
         super().__init__(parts)
