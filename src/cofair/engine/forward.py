@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from cofair import randomness
+from cofair.engine.convolutions import make_stackable
 from cofair.engine.layout import Layout
 from cofair.neurons.map import NeuronMap
 
@@ -45,13 +46,16 @@ class AddressedDropout(nn.Module):
 class Forward:
     """A layout's module as a function of its parameters; per-client extras are buffers and frozen tensors."""
 
-    def __init__(self, layout: Layout, neurons: NeuronMap | None) -> None:
-        """Prepare a training and an evaluation copy of the module."""
+    def __init__(self, layout: Layout, neurons: NeuronMap | None, *, stacked: bool = False) -> None:
+        """Prepare a training and an evaluation copy of the module, such that torch.func stacks them fast if asked."""
         self.layout = layout
         self.neurons = neurons
         self.training = copy.deepcopy(layout.prototype).train()
         self.evaluation = copy.deepcopy(layout.prototype).eval()
         self._dropouts = _address_dropout(self.training)
+        if stacked:
+            make_stackable(self.training)
+            make_stackable(self.evaluation)
 
     def __call__(self, parameters: dict[str, Tensor], extras: dict[str, Tensor], x: Tensor) -> Tensor:
         """Return the outputs of the training module."""

@@ -36,7 +36,7 @@ class Scorer:
         self.problem = problem
         self.samples = samples
         self.stack = LinearStack.of(problem.layout, problem.neurons)
-        self.forward = Forward(problem.layout, problem.neurons)
+        self.forward = Forward(problem.layout, problem.neurons, stacked=True)
         self._can_batch: bool | None = None
         self._fired: tuple[_Seen, Tensor] | None = None
         self._nested: tuple[_Seen, _Seen, Nested] | None = None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 
 from cofair.engine.batches import Step, longest_first, schedule
 from cofair.engine.exchange import ClientStates, Rewards, Uploads, rows_of
@@ -26,8 +26,8 @@ class VectorisedEngine:
         """Prepare to train the clients of a problem."""
         self.problem = problem
         self.stack = LinearStack.of(problem.layout, problem.neurons)
-        self.forward = Forward(problem.layout, problem.neurons)
-        self._gradients: Callable[..., Named] = vmap(grad(self._objective), randomness="different")
+        self.forward = Forward(problem.layout, problem.neurons, stacked=True)
+        self._objectives: Callable[..., Tensor] = vmap(self._objective, randomness="different")
 
     @torch.no_grad()
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
@@ -154,6 +154,17 @@ class VectorisedEngine:
             return None, {}
         keep = self.problem.layout.views(self.problem.neurons.parameter_mask(neuron_masks))
         return keep, self.forward.mask_extras(neuron_masks)
+
+    def _gradients(self, parameters: Named, extras: Named, x: Tensor, y: Tensor, weights: Tensor) -> Named:
+        """Return each client's gradient: no client's loss depends on another's row, so that their sum will do.
+
+        autograd goes back over the stack itself, which costs far fewer steps than torch.func's vmap of grad.
+        """
+        leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+        with torch.enable_grad():
+            total = self._objectives(leaves, extras, x, y, weights).sum()
+            found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, found, strict=True))
 
     def _objective(self, parameters: Named, extras: Named, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         return (self.problem.loss(self.forward(parameters, extras, x), y) * weights).sum()

@@ -1,0 +1,230 @@
+"""Stacked convolutions are the convolutions of the models one by one, however they are computed."""
+
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import grad, vmap
+from torch.utils._pytree import tree_leaves
+
+from cofair.engine import convolutions
+from cofair.engine.convolutions import How, StackableConv2d, make_stackable
+from cofair.engine.exchange import ClientStates, Rewards
+from cofair.engine.forward import Forward
+from cofair.engine.loop import LoopEngine
+from cofair.engine.scoring import Scorer
+from cofair.engine.vectorised import VectorisedEngine
+from cofair.engine.work import Work
+from cofair.models import build
+from tests.conftest import small_federation
+
+WAYS = [
+    ("columns", "slices", "columns", False),
+    ("columns", "patches", "columns", True),
+    ("grouped", "flipped", "grouped", False),
+    ("grouped", "grouped", "columns", False),
+    ("columns", "flipped", "grouped", False),
+]
+HOWS = {f"{'-'.join(way[:3])}{'-last' * last}": How(*way, last) for way, last in product(WAYS, (False, True))}
+SHAPES = {  # channels, outputs, kernel, stride, padding, height, width
+    "plain": (2, 3, (3, 3), 1, 0, 6, 5),
+    "one channel": (1, 4, (3, 3), 1, 1, 5, 5),
+    "stride 2": (2, 3, (3, 3), 2, 1, 6, 7),
+    "stride 3, a rest left over": (3, 2, (2, 2), 3, 0, 7, 6),
+    "even kernel": (2, 2, (4, 2), 1, 1, 6, 6),
+    "large kernel, wide padding": (1, 2, (7, 7), 2, 3, 8, 9),
+    "1x1": (4, 3, (1, 1), 1, 0, 3, 4),
+    "1x1, stride 2": (4, 3, (1, 1), 2, 0, 5, 4),
+    "padding wider than the kernel": (2, 3, (2, 2), 1, 3, 3, 4),
+    "rows of four": (4, 4, (2, 2), (1, 2), (0, 1), 5, 5),
+}
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Swap on the CPU, too, and compute every layer in one way if one is given."""
+
+    def force(how=None):
+        monkeypatch.setattr(convolutions, "DEVICES", {"cpu"})
+        if how is not None:
+            monkeypatch.setattr(convolutions, "choose", lambda *_: how)
+
+    return force
+
+
+def layer_of(shape, bias, N=3, B=2):
+    """Return a layer, stacked parameters and images, and the outputs' weights in a loss."""
+    torch.manual_seed(0)
+    C, O, kernel, stride, padding, height, width = shape  # noqa: E741
+    layer = nn.Conv2d(C, O, kernel, stride, padding, bias=bias).double()
+    make_stackable(layer)
+    x = torch.randn(N, B, C, height, width, dtype=torch.float64)
+    parameters = {name: torch.randn(N, *value.shape, dtype=torch.float64) for name, value in layer.named_parameters()}
+    weights = torch.randn(N, *layer(x[0]).shape, dtype=torch.float64)
+    return layer, parameters, x, weights
+
+
+def plain(layer, parameters, x):
+    return F.conv2d(x, parameters["weight"], parameters.get("bias"), layer.stride, layer.padding)
+
+
+def ours(layer, parameters, x):
+    return torch.func.functional_call(layer, parameters, (x,))
+
+
+def results(call, layer, parameters, x, weights, in_dims):
+    """Return the outputs and the gradients of a weighted sum of tanh of them, to all inputs and to some alone."""
+
+    def loss(parameters, x, weights):
+        return (call(layer, parameters, x).tanh() * weights).sum()
+
+    found = [vmap(lambda p, x: call(layer, p, x), in_dims=in_dims)(parameters, x)]
+    for argnums in ((0, 1), 0, 1):
+        gradients = vmap(grad(loss, argnums=argnums), in_dims=(*in_dims, 0))(parameters, x, weights)
+        found += tree_leaves(gradients)
+    for some in (parameters, x, (parameters, x)):  # as the engine has them: backwards over the stack itself
+        leaves = [leaf.requires_grad_() for leaf in tree_leaves(some)]
+        total = vmap(loss, in_dims=(*in_dims, 0))(parameters, x, weights).sum()
+        found += torch.autograd.grad(total, leaves)
+        for leaf in leaves:
+            leaf.requires_grad_(False)
+    return found
+
+
+def check(layer, parameters, x, weights, in_dims=(0, 0)):
+    expected = results(plain, layer, parameters, x, weights, in_dims)
+    found = results(ours, layer, parameters, x, weights, in_dims)
+    for one, other in zip(expected, found, strict=True):
+        assert one.shape == other.shape
+        torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
+def test_every_way_is_the_convolution(on_cpu, how, shape, bias):
+    on_cpu(how)
+    check(*layer_of(shape, bias))
+
+
+@pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
+def test_models_may_share_images_or_kernels_and_one_is_enough(on_cpu, how):
+    on_cpu(how)
+    layer, parameters, x, weights = layer_of(SHAPES["stride 2"], True)
+    check(layer, parameters, x[0], weights, (0, None))
+    shared = {name: value[0] for name, value in parameters.items()}
+    check(layer, shared, x, weights, (None, 0))
+    own_bias = {"weight": shared["weight"], "bias": parameters["bias"]}
+    check(layer, own_bias, x, weights, ({"weight": None, "bias": 0}, 0))
+    check(layer, {name: value[:1] for name, value in parameters.items()}, x[:1], weights[:1])
+    last = {"weight": parameters["weight"].movedim(0, 2), "bias": parameters["bias"].movedim(0, 1)}
+    check(layer, last, x.movedim(0, 1), weights, ({"weight": 2, "bias": 1}, 1))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("budget", [1, 3000])
+def test_a_budget_divides_the_work_and_changes_nothing(on_cpu, monkeypatch, shape, budget):
+    for how in (How(keep=True), How(input_gradient="patches")):
+        on_cpu(how)
+        monkeypatch.setattr(convolutions, "BUDGET", budget)
+        check(*layer_of(shape, True, N=5))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_the_way_chosen_is_the_convolution(on_cpu, monkeypatch, shape):
+    on_cpu()
+    check(*layer_of(shape, True))
+    monkeypatch.setattr(convolutions, "BUDGET", 1)  # one model alone is too large for columns
+    monkeypatch.setattr(convolutions, "_layer", convolutions._layer.__wrapped__)  # and nothing is remembered
+    check(*layer_of(shape, True))
+
+
+def test_images_of_a_first_layer_get_no_gradient(on_cpu, monkeypatch):
+    on_cpu()
+    layer, parameters, x, weights = layer_of(SHAPES["plain"], True)
+    monkeypatch.setattr(convolutions, "_input_gradient", None)  # calling it would fail
+    leaves = {name: value.requires_grad_() for name, value in parameters.items()}
+    vmap(lambda p, x, w: (ours(layer, p, x) * w).sum())(leaves, x, weights).sum().backward()
+
+
+def test_one_model_alone_is_the_plain_layer(on_cpu):
+    on_cpu()
+    layer, parameters, x, weights = layer_of(SHAPES["stride 2"], True)
+    inputs = [x[0].requires_grad_(), *(value[0].requires_grad_() for value in parameters.values())]
+    out = ours(layer, dict(zip(parameters, inputs[1:], strict=True)), inputs[0])
+    expected = plain(layer, dict(zip(parameters, inputs[1:], strict=True)), inputs[0])
+    assert torch.equal(out, expected)
+    for one, other in zip(*(torch.autograd.grad((o * weights[0]).sum(), inputs) for o in (out, expected)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_only_plain_convolutions_are_swapped_and_only_for_stacks(make_problem):
+    kinds = [
+        nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3, dilation=2),
+        nn.Conv2d(4, 4, 3, padding="same"), nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
+        nn.Conv1d(4, 4, 3), nn.ConvTranspose2d(4, 4, 3),
+    ]  # fmt: skip
+    module = nn.Sequential(*kinds)
+    names = list(module.state_dict())
+    make_stackable(module)
+    assert [type(part) is StackableConv2d for part in module] == [True] + [False] * 6
+    assert list(module.state_dict()) == names
+    problem = make_problem(build("cnn-cifar", (3, 16, 16), 3), small_federation((3, 4), (3, 16, 16)))
+    for stacked in (False, True):
+        forward = Forward(problem.layout, problem.neurons, stacked=stacked)
+        for own in (forward.training, forward.evaluation):
+            assert any(type(part) is StackableConv2d for part in own.modules()) == stacked
+    assert not any(type(part) is StackableConv2d for part in problem.layout.prototype.modules())
+
+
+@pytest.mark.parametrize("how", [None, How("grouped", "flipped", "grouped", channels_last=False)])
+def test_what_follows_may_work_in_place(make_problem, on_cpu, how):
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3), nn.ReLU(inplace=True), nn.GroupNorm(2, 4),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3),
+    )  # fmt: skip
+    problem = make_problem(module, small_federation((5, 9, 3), (2, 8, 8)))
+    rewards = Rewards(problem.layout.row(problem.layout.prototype), Work(steps=2, epochs=None, batch_size=4, lr=0.1))
+    loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
+    on_cpu(how)
+    vectorised, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
+    assert float((loop.updates - vectorised.updates).abs().max()) < 1e-9
+
+
+MODELS = {
+    "cnn-mnist": ((1, 16, 16), {}),
+    "cnn-cifar": ((3, 18, 18), {}),
+    "resnet18": ((3, 12, 12), {"widths": (4, 6, 8, 10)}),
+}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_engines_agree_on_swapped_convolutions(make_problem, on_cpu, name, masked):
+    torch.manual_seed(3)
+    shape, settings = MODELS[name]
+    problem = make_problem(build(name, shape, 3, **settings), small_federation((5, 9, 3), shape))
+    masks = torch.rand(3, problem.neurons.count, generator=torch.Generator().manual_seed(0)) < 0.6
+    work = Work(steps=2, epochs=None, batch_size=4, lr=0.1)
+    rewards = Rewards(problem.layout.row(problem.layout.prototype), work, masks if masked else None)
+    loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
+    on_cpu()
+    vectorised, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
+    assert float((loop.updates - vectorised.updates).abs().max()) < 1e-9
+    assert float(loop.updates.abs().max()) > 1e-4
+
+
+def test_candidates_are_scored_on_shared_images(make_problem, on_cpu):
+    problem = make_problem(build("cnn-cifar", (3, 16, 16), 3), small_federation((3, 4), (3, 16, 16)))
+    row = problem.layout.row(problem.layout.prototype)
+    rows = row + 0.1 * torch.randn(3, len(row), generator=torch.Generator().manual_seed(0), dtype=row.dtype)
+    named, x = problem.layout.views(rows), problem.federation.test.x
+    expected = Scorer(problem, problem.federation.test).score(rows, per_sample=True)
+    on_cpu()
+    forward = Forward(problem.layout, problem.neurons, stacked=True)
+    outputs = vmap(forward.evaluate, in_dims=(0, {}, None))(named, {}, x)
+    losses = problem.loss(outputs.flatten(0, 1), problem.federation.test.y.repeat(3)).view(3, -1)
+    torch.testing.assert_close(losses, expected.losses, rtol=1e-10, atol=1e-10)
