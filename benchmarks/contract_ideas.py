@@ -28,10 +28,7 @@ class ContractIdeas(Contract):
 
     name: ClassVar[str] = "contract-ideas"
 
-    weights: Literal["equal", "size", "contribution"] = setting(
-        "equal", "what a holder's update weighs in the mean of a parameter"
-    )
-    power: float = setting(1.0, "to which power contributions are taken when holders weigh by them", minimum=0)
+    by_size: bool = setting(False, "updates weigh by numbers of samples instead of contributions")
     damp: float = setting(
         0.0, "d: a parameter with n of N holders moves by (n / N)^d of their mean", minimum=0, maximum=1
     )
@@ -54,17 +51,14 @@ class ContractIdeas(Contract):
 
         return opening
 
+    def weights(self, server: Server) -> Tensor | None:
+        """Return what updates weigh in a mean (N,)."""
+        return server.sizes.to(server.contributions) if self.by_size else super().weights(server)
+
     def learn(
         self, server: Server, state: Submodels, rewards: Rewards, uploads: Uploads, t: int, phase: str
     ) -> Submodels:
-        """Weigh updates before they are averaged."""
-        if self.weights != "equal":
-            # mean_over_holders divides by a number of holders: scale each update so that it comes to Σ w_i U_i / Σ w_i
-            holders = (uploads.updates != 0).to(uploads.updates)
-            given = server.sizes if self.weights == "size" else server.contributions**self.power
-            weight = (given / given.sum()).to(uploads.updates)[:, None] * uploads.present[:, None]
-            scale = holders.sum(0) / (holders * weight).sum(0).clamp(min=1e-12)
-            uploads = replace(uploads, updates=uploads.updates * weight * scale)
+        """Damp the updates of parameters that few hold."""
         if self.damp:
             share = (uploads.updates != 0).to(uploads.updates).mean(0)
             uploads = replace(uploads, updates=uploads.updates * share**self.damp)

@@ -1,6 +1,4 @@
-"""Stacked convolutions are the convolutions of the models one by one, however they are computed."""
-
-from itertools import product
+"""Stacked convolutions are the convolutions of the models one by one."""
 
 import pytest
 import torch
@@ -10,24 +8,15 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves
 
 from cofair.engine import convolutions
-from cofair.engine.convolutions import How, StackableConv2d, make_stackable
+from cofair.engine.convolutions import StackableConv2d, make_stackable
 from cofair.engine.exchange import ClientStates, Rewards
 from cofair.engine.forward import Forward
 from cofair.engine.loop import LoopEngine
-from cofair.engine.scoring import Scorer
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.models import build
 from tests.conftest import small_federation
 
-WAYS = [
-    ("columns", "slices", "columns", False),
-    ("columns", "patches", "columns", True),
-    ("grouped", "flipped", "grouped", False),
-    ("grouped", "grouped", "columns", False),
-    ("columns", "flipped", "grouped", False),
-]
-HOWS = {f"{'-'.join(way[:3])}{'-last' * last}": How(*way, last) for way, last in product(WAYS, (False, True))}
 SHAPES = {  # channels, outputs, kernel, stride, padding, height, width
     "plain": (2, 3, (3, 3), 1, 0, 6, 5),
     "one channel": (1, 4, (3, 3), 1, 1, 5, 5),
@@ -42,16 +31,11 @@ SHAPES = {  # channels, outputs, kernel, stride, padding, height, width
 }
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def on_cpu(monkeypatch):
-    """Swap on the CPU, too, and compute every layer in one way if one is given."""
-
-    def force(how=None):
-        monkeypatch.setattr(convolutions, "DEVICES", {"cpu"})
-        if how is not None:
-            monkeypatch.setattr(convolutions, "choose", lambda *_: how)
-
-    return force
+    """Swap on the CPU, too, and from two models on."""
+    monkeypatch.setattr(convolutions, "DEVICES", {"cpu"})
+    monkeypatch.setattr(convolutions, "FEWEST", 2)
 
 
 def layer_of(shape, bias, N=3, B=2):
@@ -103,15 +87,13 @@ def check(layer, parameters, x, weights, in_dims=(0, 0)):
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
-def test_every_way_is_the_convolution(on_cpu, how, shape, bias):
-    on_cpu(how)
+@pytest.mark.parametrize("fewest", [2, 16])  # as products, and as groups of one convolution
+def test_stacked_it_is_the_convolution(monkeypatch, shape, bias, fewest):
+    monkeypatch.setattr(convolutions, "FEWEST", fewest)
     check(*layer_of(shape, bias))
 
 
-@pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
-def test_models_may_share_images_or_kernels_and_one_is_enough(on_cpu, how):
-    on_cpu(how)
+def test_models_may_share_images_or_kernels_and_one_is_enough():
     layer, parameters, x, weights = layer_of(SHAPES["stride 2"], True)
     check(layer, parameters, x[0], weights, (0, None))
     shared = {name: value[0] for name, value in parameters.items()}
@@ -124,33 +106,22 @@ def test_models_may_share_images_or_kernels_and_one_is_enough(on_cpu, how):
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("budget", [1, 3000])
-def test_a_budget_divides_the_work_and_changes_nothing(on_cpu, monkeypatch, shape, budget):
-    for how in (How(keep=True), How(input_gradient="patches")):
-        on_cpu(how)
-        monkeypatch.setattr(convolutions, "BUDGET", budget)
-        check(*layer_of(shape, True, N=5))
+@pytest.mark.parametrize("images", [0.1, 2, 5])
+def test_a_budget_divides_the_work_and_changes_nothing(monkeypatch, shape, images):
+    layer, parameters, x, weights = layer_of(shape, True, N=5)
+    about = convolutions.Layer(x.shape[3:], layer.kernel_size, layer.stride, layer.padding, True)
+    monkeypatch.setattr(convolutions, "BUDGET", int(about.bytes(1, x.shape[2]) * images))
+    check(layer, parameters, x, weights)
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_the_way_chosen_is_the_convolution(on_cpu, monkeypatch, shape):
-    on_cpu()
-    check(*layer_of(shape, True))
-    monkeypatch.setattr(convolutions, "BUDGET", 1)  # one model alone is too large for columns
-    monkeypatch.setattr(convolutions, "_layer", convolutions._layer.__wrapped__)  # and nothing is remembered
-    check(*layer_of(shape, True))
-
-
-def test_images_of_a_first_layer_get_no_gradient(on_cpu, monkeypatch):
-    on_cpu()
+def test_images_of_a_first_layer_get_no_gradient(monkeypatch):
     layer, parameters, x, weights = layer_of(SHAPES["plain"], True)
     monkeypatch.setattr(convolutions, "_input_gradient", None)  # calling it would fail
     leaves = {name: value.requires_grad_() for name, value in parameters.items()}
     vmap(lambda p, x, w: (ours(layer, p, x) * w).sum())(leaves, x, weights).sum().backward()
 
 
-def test_one_model_alone_is_the_plain_layer(on_cpu):
-    on_cpu()
+def test_one_model_alone_is_the_plain_layer():
     layer, parameters, x, weights = layer_of(SHAPES["stride 2"], True)
     inputs = [x[0].requires_grad_(), *(value[0].requires_grad_() for value in parameters.values())]
     out = ours(layer, dict(zip(parameters, inputs[1:], strict=True)), inputs[0])
@@ -174,13 +145,14 @@ def test_only_plain_convolutions_are_swapped_and_only_for_stacks(make_problem):
     problem = make_problem(build("cnn-cifar", (3, 16, 16), 3), small_federation((3, 4), (3, 16, 16)))
     for stacked in (False, True):
         forward = Forward(problem.layout, problem.neurons, stacked=stacked)
-        for own in (forward.training, forward.evaluation):
-            assert any(type(part) is StackableConv2d for part in own.modules()) == stacked
+        assert any(type(part) is StackableConv2d for part in forward.training.modules()) == stacked
+        assert not any(type(part) is StackableConv2d for part in forward.evaluation.modules())
     assert not any(type(part) is StackableConv2d for part in problem.layout.prototype.modules())
 
 
-@pytest.mark.parametrize("how", [None, How("grouped", "flipped", "grouped", channels_last=False)])
-def test_what_follows_may_work_in_place(make_problem, on_cpu, how):
+@pytest.mark.parametrize("fewest", [2, 16])
+def test_what_follows_may_work_in_place(make_problem, monkeypatch, fewest):
+    monkeypatch.setattr(convolutions, "FEWEST", fewest)
     torch.manual_seed(0)
     module = nn.Sequential(
         nn.Conv2d(2, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3), nn.ReLU(inplace=True), nn.GroupNorm(2, 4),
@@ -189,7 +161,6 @@ def test_what_follows_may_work_in_place(make_problem, on_cpu, how):
     problem = make_problem(module, small_federation((5, 9, 3), (2, 8, 8)))
     rewards = Rewards(problem.layout.row(problem.layout.prototype), Work(steps=2, epochs=None, batch_size=4, lr=0.1))
     loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
-    on_cpu(how)
     vectorised, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
     assert float((loop.updates - vectorised.updates).abs().max()) < 1e-9
 
@@ -203,7 +174,7 @@ MODELS = {
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_engines_agree_on_swapped_convolutions(make_problem, on_cpu, name, masked):
+def test_engines_agree_on_swapped_convolutions(make_problem, name, masked):
     torch.manual_seed(3)
     shape, settings = MODELS[name]
     problem = make_problem(build(name, shape, 3, **settings), small_federation((5, 9, 3), shape))
@@ -211,20 +182,6 @@ def test_engines_agree_on_swapped_convolutions(make_problem, on_cpu, name, maske
     work = Work(steps=2, epochs=None, batch_size=4, lr=0.1)
     rewards = Rewards(problem.layout.row(problem.layout.prototype), work, masks if masked else None)
     loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
-    on_cpu()
     vectorised, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
     assert float((loop.updates - vectorised.updates).abs().max()) < 1e-9
     assert float(loop.updates.abs().max()) > 1e-4
-
-
-def test_candidates_are_scored_on_shared_images(make_problem, on_cpu):
-    problem = make_problem(build("cnn-cifar", (3, 16, 16), 3), small_federation((3, 4), (3, 16, 16)))
-    row = problem.layout.row(problem.layout.prototype)
-    rows = row + 0.1 * torch.randn(3, len(row), generator=torch.Generator().manual_seed(0), dtype=row.dtype)
-    named, x = problem.layout.views(rows), problem.federation.test.x
-    expected = Scorer(problem, problem.federation.test).score(rows, per_sample=True)
-    on_cpu()
-    forward = Forward(problem.layout, problem.neurons, stacked=True)
-    outputs = vmap(forward.evaluate, in_dims=(0, {}, None))(named, {}, x)
-    losses = problem.loss(outputs.flatten(0, 1), problem.federation.test.y.repeat(3)).view(3, -1)
-    torch.testing.assert_close(losses, expected.losses, rtol=1e-10, atol=1e-10)

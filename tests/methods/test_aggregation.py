@@ -15,6 +15,16 @@ def test_a_parameter_is_averaged_over_who_counts():
     assert mean_over_clients(uploads).tolist() == [2, 0, 2, 0]
 
 
+def test_who_brings_more_weighs_more():
+    uploads = uploads_of([[2, 0, 6, 0], [4, 8, 0, 0], [0, 0, 0, 5]], [1, 1, 1])
+    holds = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 1]], dtype=torch.bool)
+    weights = torch.tensor([1.0, 3.0, 0.0])
+    assert mean_over_holders(uploads, holds, "mask", weights=weights).tolist() == [3.5, 6, 6, 0]
+    assert mean_over_holders(uploads, holds, "nonzero", weights=weights).tolist() == [3.5, 8, 6, 0]
+    alike = mean_over_holders(uploads, holds, "mask", weights=torch.full((3,), 0.7))
+    assert alike.tolist() == pytest.approx(mean_over_holders(uploads, holds, "mask").tolist())
+
+
 def test_an_absent_client_holds_nothing():
     uploads = uploads_of([[2.0, 2.0], [0.0, 0.0]], [1, 1], absent=[1])
     everything = torch.ones(2, 2, dtype=torch.bool)

@@ -168,3 +168,18 @@ def test_a_run_does_not_go_on_under_another_curve(tmp_path):
     for other in (lambda c, a: a * (c / c.max()) ** 2, None):
         with pytest.raises(UsageError, match="another experiment"):
             go(other)
+
+
+@pytest.mark.parametrize(
+    ("brought", "settings", "weights"),
+    [
+        ([0.2, 0.4], {}, [0.125, 1]),
+        ([0.2, 0.4], {"power": 1.0}, [0.5, 1]),
+        ([-0.1, 0.4], {}, [0, 1]),  # less than nothing weighs nothing
+        ([0.2, 0.4], {"power": 0.0}, None),
+        ([0.0, 0.0], {}, None),  # nobody brings anything: all alike
+    ],
+)
+def test_an_update_weighs_as_its_clients_contribution_says(brought, settings, weights, make_server):
+    found = Contract(**settings).weights(make_server(brought))
+    assert weights is None if found is None else found.tolist() == pytest.approx(weights)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
-from cofair.engine.forward import Forward
+from cofair.engine.candidates import Candidates
 from cofair.engine.linear_stack import LinearStack
 from cofair.engine.problem import Problem
 from cofair.errors import UsageError
@@ -36,8 +35,8 @@ class Scorer:
         self.problem = problem
         self.samples = samples
         self.stack = LinearStack.of(problem.layout, problem.neurons)
-        self.forward = Forward(problem.layout, problem.neurons, stacked=True)
-        self._can_batch: bool | None = None
+        self.candidates = Candidates(problem)
+        self.forward = self.candidates.forward
         self._fired: tuple[_Seen, Tensor] | None = None
         self._nested: tuple[_Seen, _Seen, Nested] | None = None
         self._thinned: dict[int, Scorer] = {}
@@ -151,19 +150,7 @@ class Scorer:
                 return torch.cat(parts, 1)
             return _joined([self.stack.outputs(rows, self.samples.x[a:b], masks) for a, b in self.sample_ranges(count)])
         at_once = max(1, int(_budget(self.problem.device) / (self._bytes_a_sample * count)))
-        layout = self.problem.layout
-        stacked = rows.expand(count, -1) if rows.dim() == 1 else rows
-        if masks is not None and self.problem.neurons is not None:
-            stacked = stacked * self.problem.neurons.parameter_mask(masks)
-        named, extras = layout.views(stacked), self.forward.mask_extras(masks)
-        # convolutions with a weight of their own each are slow on a CPU, and not every module can be batched
-        if self.problem.device.type == "cpu" or not self._batches(named, extras):
-            at_once *= count
-            return torch.stack([self._one(named, extras, i, at_once) for i in range(count)])
-        run_all = vmap(self.forward.evaluate, in_dims=(0, 0, None), randomness="different")
-        return torch.cat(
-            [run_all(named, extras, self.samples.x[a:b]) for a, b in _ranges(len(self.samples), at_once)], 1
-        )
+        return self.candidates.outputs(rows, masks, self.samples.x, at_once)
 
     def _has_fired(self, base: Tensor) -> bool:
         return self._fired is not None and _is(self._fired[0], base)
@@ -179,25 +166,6 @@ class Scorer:
         if self._nested is None or not (_is(self._nested[0], base) and _is(self._nested[1], order)):
             self._nested = _seen(base), _seen(order), Nested(stack, base, self._first_neurons(stack, base), order)
         return self._nested[2]
-
-    def _batches(self, named: dict[str, Tensor], extras: dict[str, Tensor]) -> bool:
-        """Tell whether torch.func can run several candidates of this module at once; tried once, on one sample."""
-        if self._can_batch is None:
-            first = {name: value[:1] for name, value in named.items()}
-            first_extras = {name: value[:1] for name, value in extras.items()}
-            try:
-                run = vmap(self.forward.evaluate, in_dims=(0, 0, None), randomness="different")
-                run(first, first_extras, self.samples.x[:1])
-                self._can_batch = True
-            except RuntimeError:  # data-dependent control flow, an operation without a batching rule
-                self._can_batch = False
-        return self._can_batch
-
-    def _one(self, named: dict[str, Tensor], extras: dict[str, Tensor], i: int, at_once: int) -> Tensor:
-        own = {name: value[i] for name, value in named.items()}
-        own_extras = {name: value[i] for name, value in extras.items()}
-        chunks = _ranges(len(self.samples), at_once)
-        return torch.cat([self.forward.evaluate(own, own_extras, self.samples.x[a:b]) for a, b in chunks])
 
     def _candidates_at_once(self, own_rows: bool = True) -> int:
         """Return for how many candidates outputs of all samples, and rows of their own, may be held together."""

@@ -19,12 +19,14 @@ class Rule:
 
 
 def mean_over_holders(
-    uploads: Uploads, holds: Tensor | None, count: Literal["nonzero", "mask"], rule: Rule | None = None
-) -> Tensor:
+    uploads: Uploads, holds: Tensor | None, count: Literal["nonzero", "mask"], rule: Rule | None = None,
+    weights: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Return the mean update (D,) of each parameter over the clients that hold it (FedSAC, FedRAC).
 
     The papers divide by the number of clients that hold a parameter, `holds` (N, D). Their code divides by the
     number whose update of it is not zero: fewer where a held parameter got no gradient. Held by nobody: no change.
+    With weights (N,) it is a weighted mean; a median or a trimmed mean counts every holder once all the same.
     """
     if count == "nonzero" or holds is None:
         holders = (uploads.updates != 0) if count == "nonzero" else uploads.present[:, None]
@@ -32,6 +34,10 @@ def mean_over_holders(
         holders = holds & uploads.present[:, None]
     if rule is not None and rule.name != "mean":
         return _middle(uploads.updates, holders, rule)
+    if weights is not None:
+        weights = weights.to(uploads.updates)
+        together = weights @ holders.to(uploads.updates)
+        return (weights @ uploads.updates) / together.clamp(min=torch.finfo(together.dtype).tiny)
     number = holders.sum(0, dtype=uploads.updates.dtype)
     return uploads.updates.sum(0) / number.clamp(min=1)
 

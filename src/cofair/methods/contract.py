@@ -66,6 +66,11 @@ class Contract(SubmodelMethod):
         2.0, "width of the steps in which trainings of a neuron are counted, in rounds of all clients; 0: one by one",
         minimum=0,
     )  # fmt: skip
+    power: float = setting(
+        3.0,
+        "a client's update weighs its contribution to this power in the mean of a parameter; 0: all alike",
+        minimum=0,
+    )
     fit: Literal["whole", "halves"] = setting(
         "whole", "samples that choose a submodel: all, or in turns one half, while the other half checks"
     )
@@ -112,6 +117,11 @@ class Contract(SubmodelMethod):
             "points": lambda: table(self.points),
         }
         return curves[self.curve]()
+
+    def weights(self, server: Server) -> Tensor | None:
+        """Let who brings more weigh more: most train most of the model here, whatever their data are worth."""
+        most = float(server.contributions.max())
+        return (server.contributions / most).clamp(min=0) ** self.power if self.power and most > 0 else None
 
     def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
         """Order the neurons, and find for each client the submodel that meets its promise."""

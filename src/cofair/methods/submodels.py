@@ -66,10 +66,14 @@ class SubmodelMethod(Method[Submodels]):
             mean = mean_over_clients(uploads, server.rule)
         else:
             holds = neurons_of(server, self.name).parameter_mask(rewards.neuron_masks) if self.count == "mask" else None
-            mean = mean_over_holders(uploads, holds, self.count, server.rule)
+            mean = mean_over_holders(uploads, holds, self.count, server.rule, self.weights(server))
         trained = rewards.neuron_masks[uploads.present].sum(0).to(state.record)
         learned = replace(state, parameters=state.parameters + mean, handed=rewards.neuron_masks, trained=trained)
         return self.grant(server, learned, t + 1)
+
+    def weights(self, server: Server) -> Tensor | None:
+        """Return what each client's update weighs in the mean of a parameter (N,); None: all alike."""
+        return None
 
     @abstractmethod
     def grant(self, server: Server, state: Submodels, t: int) -> Submodels:

@@ -5,7 +5,7 @@ Leaving it out means multiplying by zero everything that computes it and everyth
 no gradient reaches those parameters either.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -74,24 +74,34 @@ class NeuronMap:
 
     def parameter_mask(self, neuron_masks: Tensor) -> Tensor:
         """Turn neuron masks (N, K) into parameter masks (N, D): kept is what all neurons of it keep."""
-        N = neuron_masks.shape[0]
-        keep = neuron_masks.bool()
-        mask = torch.ones(N, self.layout.size, dtype=torch.bool, device=keep.device)
+        mask = torch.ones(len(neuron_masks), self.layout.size, dtype=torch.bool, device=neuron_masks.device)
         views = self.layout.views(mask)
-        for axis in self._axes:
-            if axis.parameter in views:  # a frozen parameter is not part of D
-                views[axis.parameter] &= self._along(axis, keep)
+        for name, own in self._masks(neuron_masks, self._axes).items():
+            if name in views:  # a frozen parameter is not part of D
+                views[name] &= own
         return mask
+
+    def reader_masks(self, neuron_masks: Tensor) -> dict[str, Tensor]:
+        """Return masks (N, ...) of the parameters in D that read neurons (where none do, that make them): few of all.
+
+        They are enough to silence neurons wherever nothing but a reader sees what a neuron sends.
+        """
+        masks = self._masks(neuron_masks, self._scaling())
+        return {name: own for name, own in masks.items() if name not in self.layout.frozen}
 
     def frozen_masks(self, neuron_masks: Tensor) -> dict[str, Tensor]:
         """Return masks (N, *shape) of the frozen parameters that belong to neurons."""
+        masks = self._masks(neuron_masks, self._axes)
+        shape = self.layout.shape
+        return {name: masks[name].expand(-1, *shape(name)) for name in masks if name in self.layout.frozen}
+
+    def _masks(self, neuron_masks: Tensor, axes: Iterable[_Axis]) -> dict[str, Tensor]:
+        """Return by parameter what neuron masks (N, K) keep along some axes, as masks that fit (N, *shape)."""
         keep = neuron_masks.bool()
         masks: dict[str, Tensor] = {}
-        for axis in self._axes:
-            if axis.parameter in self.layout.frozen:
-                along = self._along(axis, keep)
-                shape = (keep.shape[0], *self.layout.shape(axis.parameter))
-                masks[axis.parameter] = masks.get(axis.parameter, True) & along.expand(shape)
+        for axis in axes:
+            along = self._along(axis, keep)
+            masks[axis.parameter] = masks[axis.parameter] & along if axis.parameter in masks else along
         return masks
 
     def activation_masks(self, neuron_masks: Tensor) -> dict[str, Tensor]:

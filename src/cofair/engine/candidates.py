@@ -1,0 +1,89 @@
+"""Outputs of many candidates of any module: together where torch.func can, one by one otherwise."""
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from cofair.engine.forward import Forward
+from cofair.engine.problem import Problem
+
+_Named = dict[str, Tensor]
+_TRIED = 4  # masks on which it is tried whether those of readers are enough
+_TRIED_ON = 8  # samples, at most
+
+
+class Candidates:
+    """Runs a problem's module with parameters of several candidates."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Prepare to run candidates of a problem's module."""
+        self.problem = problem
+        self.forward = Forward(problem.layout, problem.neurons)
+        self.together = problem.device.type != "cpu"  # convolutions with weights of their own each are slow on a CPU
+        self._can_batch: bool | None = None
+        self._can_share: bool | None = None
+        self._dimensions = {entry.name: len(entry.shape) for entry in problem.layout.entries}
+
+    def outputs(self, rows: Tensor, masks: Tensor | None, x: Tensor, at_once: int) -> Tensor:
+        """Return the outputs (C, n, ...) of rows (C, D), or of one base (D,), under masks (C, K), on samples x.
+
+        `at_once` is how many samples all candidates together may be given at a time.
+        """
+        named, extras = self._parameters(rows, masks, x)
+        count = len(masks) if masks is not None else 1 if rows.dim() == 1 else len(rows)
+        if self.together and self._batches(named, extras, x):
+            return torch.cat([self._all(named, extras, part) for part in torch.split(x, at_once)], 1)
+        parts = torch.split(x, at_once * count)
+        return torch.stack([torch.cat([self._one(named, extras, i, part) for part in parts]) for i in range(count)])
+
+    def _parameters(self, rows: Tensor, masks: Tensor | None, x: Tensor) -> tuple[_Named, _Named]:
+        """Return parameters by name, (C, *shape) or *shape where all candidates share one, and extras (C, ...)."""
+        layout, neurons = self.problem.layout, self.problem.neurons
+        extras = self.forward.mask_extras(masks)
+        if masks is None or neurons is None:
+            return layout.views(rows if rows.dim() > 1 else rows[None]), extras
+        if rows.dim() == 1 and self.together and self._readers_suffice(rows, x):
+            # what no mask changes stays one tensor: a layer that reads the same in all of them is computed once
+            whole = layout.views(rows)
+            return whole | {name: whole[name] * own for name, own in neurons.reader_masks(masks).items()}, extras
+        return layout.views(rows * neurons.parameter_mask(masks)), extras
+
+    def _readers_suffice(self, base: Tensor, x: Tensor) -> bool:
+        """Tell whether masking what reads neurons silences them; tried once, on random masks of some samples.
+
+        It does not where a module uses a neuron beside its readers, as a normalisation over channels does.
+        """
+        if self._can_share is None:
+            layout, neurons = self.problem.layout, self.problem.neurons
+            assert neurons is not None
+            chance = torch.rand(_TRIED, neurons.count, generator=torch.Generator().manual_seed(0))
+            masks = (chance < 0.5).to(base.device)
+            extras, whole, some = self.forward.mask_extras(masks), layout.views(base), x[:_TRIED_ON]
+            full = layout.views(base * neurons.parameter_mask(masks))
+            readers = whole | {name: whole[name] * own for name, own in neurons.reader_masks(masks).items()}
+            self._can_share = all(
+                torch.allclose(self._one(full, extras, i, some), self._one(readers, extras, i, some), 1e-3, 1e-4)
+                for i in range(_TRIED)
+            )
+        return self._can_share
+
+    def _batches(self, named: _Named, extras: _Named, x: Tensor) -> bool:
+        """Tell whether torch.func can run several candidates of this module at once; tried once, on one sample."""
+        if self._can_batch is None:
+            try:
+                self._all(named, extras, x[:1])
+                self._can_batch = True
+            except RuntimeError:  # data-dependent control flow, an operation without a batching rule
+                self._can_batch = False
+        return self._can_batch
+
+    def _all(self, named: _Named, extras: _Named, x: Tensor) -> Tensor:
+        stacked = {name: 0 if self._is_stacked(name, value) else None for name, value in named.items()}
+        return vmap(self.forward.evaluate, in_dims=(stacked, 0, None), randomness="different")(named, extras, x)
+
+    def _one(self, named: _Named, extras: _Named, i: int, x: Tensor) -> Tensor:
+        own = {name: value[i] if self._is_stacked(name, value) else value for name, value in named.items()}
+        return self.forward.evaluate(own, {name: value[i] for name, value in extras.items()}, x)
+
+    def _is_stacked(self, name: str, value: Tensor) -> bool:
+        return value.dim() > self._dimensions[name]

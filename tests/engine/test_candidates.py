@@ -1,0 +1,63 @@
+"""Candidates that run together give what one forward each gives, whatever they share."""
+
+import pytest
+import torch
+from torch import nn
+
+from cofair.engine.candidates import Candidates
+from cofair.models import build
+from cofair.neurons.map import NeuronLayer
+from tests.conftest import small_federation
+
+
+class Normalised(nn.Module):
+    """Channels that are normalised together: leaving one out changes its neighbours."""
+
+    def __init__(self):
+        super().__init__()
+        self.make, self.norm = nn.Conv2d(3, 4, 3), nn.GroupNorm(1, 4)
+        self.read = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.read(self.norm(self.make(x)).relu().mean((2, 3)))
+
+    def neurons(self):
+        return (NeuronLayer("channels", 4, made_by=("make.weight", "make.bias"), read_by=("read.weight",)),)
+
+
+MODULES = {
+    "cnn": (lambda: build("cnn-cifar", (3, 32, 32), 3), True),
+    "resnet": (lambda: build("resnet18", (3, 32, 32), 3, widths=(4, 4, 6, 8)), True),
+    "normalised": (Normalised, False),
+}
+
+
+@pytest.mark.parametrize("case", MODULES)
+def test_together_is_one_by_one(case, make_problem):
+    make, shares = MODULES[case]
+    torch.manual_seed(0)
+    problem = make_problem(make(), small_federation(shape=(3, 32, 32)))
+    x = problem.federation.test.x
+    base = problem.layout.row(problem.layout.prototype)
+    rows = base + 0.1 * torch.randn(3, len(base), dtype=base.dtype)
+    masks = torch.rand(3, problem.neurons.count) < 0.5
+    together, apart = Candidates(problem), Candidates(problem)
+    together.together, apart.together = True, False
+    for parameters, own_masks in [(base, masks), (rows, masks), (rows, None), (base, None), (base, masks[:1])]:
+        for at_once in (1, len(x)):
+            found = together.outputs(parameters, own_masks, x, at_once)
+            torch.testing.assert_close(found, apart.outputs(parameters, own_masks, x, at_once), rtol=1e-9, atol=1e-9)
+    assert together._readers_suffice(base, x) is shares
+
+
+def test_what_no_mask_changes_is_held_once(make_problem):
+    problem = make_problem(build("cnn-cifar", (3, 32, 32), 3), small_federation(shape=(3, 32, 32)))
+    candidates = Candidates(problem)
+    candidates.together = True
+    base = problem.layout.row(problem.layout.prototype)
+    masks = torch.ones(5, problem.neurons.count, dtype=torch.bool)
+    named, _ = candidates._parameters(base, masks, problem.federation.test.x)
+    held = sum(value.numel() for value in named.values())
+    first = problem.layout.entries[0]
+    assert named[first.name].shape == first.shape  # the first convolution reads no neuron: it is computed once
+    assert held < 5 * len(base)
