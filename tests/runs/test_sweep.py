@@ -104,6 +104,15 @@ def test_batches_are_alike_and_runs_of_one_federation_stand_together(tmp_path):
     assert len(batches(jobs, workers=4)) == 4
 
 
+@pytest.mark.parametrize(("workers", "sizes"), [(1, [8]), (2, [4, 4]), (4, [2, 2, 2, 2]), (8, [1] * 8), (50, [1] * 8)])
+def test_more_workers_than_federations_divide_their_runs(tmp_path, workers, sizes):
+    grid = {"run": {"seed": [0, 1]}, "method": ["fedavg", "fedrac", "fedsac", "cgsv"]}
+    jobs = jobs_of(SMALL | {"grid": grid}, tmp_path)
+    found = batches(jobs, workers)
+    assert [len(batch) for batch in found] == sizes
+    assert {job.folder for batch in found for job in batch} == {job.folder for job in jobs}
+
+
 def test_a_grid_is_all_combinations():
     points = read_grid({"grid": {"run": {"seed": [0, 1]}, "method": ["fedavg", {"name": "fedsac", "beta": 5}]}})
     assert [point.name for point in points] == [

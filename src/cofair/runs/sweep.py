@@ -56,22 +56,31 @@ def unfinished(jobs: Iterable[Job]) -> list[Job]:
 def batches(jobs: Sequence[Job], workers: int = 1) -> list[list[Job]]:
     """Divide jobs into batches that run in lockstep: alike in data and model, costly ones first.
 
-    Several workers get a few batches each, so that none waits long for the last one.
+    Several workers get a few batches each, so that none waits long for the last one. Runs of one federation stay
+    together, since they share what everybody does alone, unless there are more workers than federations.
     """
     groups: dict[str, list[Job]] = {}
     for job in jobs:
         groups.setdefault(_alike(job.experiment), []).append(job)
-    fair_share = sum(map(_cost, jobs)) / (1 if workers == 1 else _TURNS * workers)
+    each = sum(map(_cost, jobs)) / workers
     found: list[list[Job]] = []
     for own in groups.values():
-        own.sort(key=lambda job: _setting(job.experiment))  # runs of one federation stand together
         found.append([])
-        for job in own:
-            new_federation = bool(found[-1]) and _setting(found[-1][-1].experiment) != _setting(job.experiment)
-            if workers > 1 and new_federation and sum(map(_cost, found[-1])) >= fair_share:
+        for part in _parts(own, each):
+            if workers > 1 and found[-1] and sum(map(_cost, found[-1])) >= each / _TURNS:
                 found.append([])
-            found[-1].append(job)
+            found[-1] += part
     return sorted(found, key=lambda batch: -sum(map(_cost, batch)))
+
+
+def _parts(jobs: Sequence[Job], each: float) -> Iterable[list[Job]]:
+    """Yield the runs of one federation after those of another, in as many parts as it has shares of `each`."""
+    federations: dict[str, list[Job]] = {}
+    for job in jobs:
+        federations.setdefault(_setting(job.experiment), []).append(job)
+    for _, own in sorted(federations.items()):
+        parts = min(len(own), max(1, round(sum(map(_cost, own)) / each)))
+        yield from ([own[i] for i in range(first, len(own), parts)] for first in range(parts))
 
 
 def _cost(job: Job) -> int:
