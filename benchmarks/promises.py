@@ -35,32 +35,34 @@ def main() -> None:
             places.setdefault(place, {}).setdefault(run.outcome.method, []).append(run)
     for rule in ("last", "best"):
         compared(places, rule)
-    kept(places)
-    beside(places)
+    if any("contract" in methods for methods in places.values()):
+        kept(places)
+        beside(places)
 
 
 def compared(places: dict[tuple[str, str], dict[str, list[Run]]], rule: str) -> None:
     """Print γ, best and mean accuracy and rate of each method by a rule, and how contract stands beside the others."""
     names = list(dict.fromkeys(name for methods in places.values() for name in methods))
+    ours = "contract" in names
     print(f"\nBy the rule `{rule}`, γ / max % / mean % / rate:\n")
-    print(f"| data, scene | {' | '.join(names)} | best client against the best other | highest mean of γ ≥ {FAIR} |")
-    print(f"| --- |{' --- |' * (len(names) + 2)}")
+    more = f" best client against the best other | highest mean of γ ≥ {FAIR} |" if ours else ""
+    print(f"| data, scene | {' | '.join(names)} |{more}\n| --- |{' --- |' * (len(names) + 2 * ours)}")
     for (data, scene), methods in places.items():
         cells = {name: [run.outcome.cell(rule) for run in own] for name, own in methods.items()}
         told = [" / ".join(shown(cells[name])) if name in cells else "" for name in names]
-        top = {name: mean(own, "max") for name, own in cells.items()}
-        others = max(value for name, value in top.items() if name != "contract")
-        fair = {name: mean(own, "mean") for name, own in cells.items() if mean(own, "fairness") >= FAIR}
-        highest = max(fair, key=fair.__getitem__) if fair else "nobody"
-        print(f"| {data} {scene} | {' | '.join(told)} | {100 * (top['contract'] - others):+.1f} | {highest} |")
+        if ours:
+            top = {name: mean(own, "max") for name, own in cells.items()}
+            others = max(value for name, value in top.items() if name != "contract")
+            fair = {name: mean(own, "mean") for name, own in cells.items() if mean(own, "fairness") >= FAIR}
+            told += [f"{100 * (top['contract'] - others):+.1f}", max(fair, key=fair.__getitem__) if fair else "nobody"]
+        print(f"| {data} {scene} | {' | '.join(told)} |")
 
 
 def shown(cells: Sequence[Cell]) -> list[str]:
     """Return the means of a method's cells as text."""
-    return [
-        f"{mean(cells, 'fairness'):.1f}", f"{100 * mean(cells, 'max'):.1f}", f"{100 * mean(cells, 'mean'):.1f}",
-        f"{mean(cells, 'rate'):.2f}",
-    ]  # fmt: skip
+    fairness = mean(cells, "fairness")  # undefined where all get the same
+    accuracies = [f"{100 * mean(cells, name):.1f}" for name in ("max", "mean")]
+    return ["–" if np.isnan(fairness) else f"{fairness:.1f}", *accuracies, f"{mean(cells, 'rate'):.2f}"]
 
 
 def mean(cells: Sequence[Cell], name: str) -> float:
