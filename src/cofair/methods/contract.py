@@ -3,8 +3,8 @@
 A reward curve says which accuracy a client is owed, given the accuracy A of the whole model; by default everybody gains
 the same over training alone. Each round the server orders neurons by how seldom they were trained, as FedRAC does, and
 by importance those trained about equally often, and gives each client the nested submodel whose validation accuracy is
-closest to what it is owed. What is delivered is calibrated on the model as it is then, never a submodel chosen for an
-earlier one.
+closest to what it is owed. Updates weigh by what their clients bring. What is delivered is calibrated on the model as
+it is then, never a submodel chosen for an earlier one.
 """
 
 from collections.abc import Callable
