@@ -38,11 +38,14 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.sweep --alone
 	$(BIN)/python -m benchmarks.flower
 
-# on a machine with a GPU: a step against the GPU's own rate, run-rounds of each method, and FedSAC's Tables 1 and 2 whole
+# on a machine with a GPU: a step against the GPU's own rate, run-rounds of each method, and the papers' tables whole
 bench-gpu: $(READY)
-	$(BIN)/python -m benchmarks.training --device cuda --precision tf32 --clients 10 100 750
+	$(BIN)/python -m benchmarks.training --device cuda --precision tf32 --model mlp --clients 10 100 750
+	$(BIN)/python -m benchmarks.training --device cuda --precision tf32 --model cnn cnn-mnist resnet --clients 10 40
 	$(BIN)/python -m benchmarks.sweep --device cuda --precision tf32 --runs 20 --alone
-	$(BIN)/cofair reproduce fedsac-table2 --device cuda --precision tf32 --workers 14 --out bench-gpu
+	for table in fedsac-table2 fedrac-table2 fedave-table3 cgsv-table1; do \
+	    $(BIN)/cofair reproduce $$table --device cuda --precision tf32 --workers 14 --out bench-gpu || exit 1; \
+	done
 
 # known vulnerabilities of the versions that `make` installs; PyPI must be reachable, and no answer is a failure
 audit:

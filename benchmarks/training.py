@@ -8,6 +8,8 @@ import argparse
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import alternate, matrix_rate
 from cofair.engine.choose import arithmetic
@@ -21,29 +23,30 @@ from cofair.federation.federation import Federation
 from cofair.models import build
 from cofair.neurons.map import NeuronMap
 
-MODELS = {"mlp": "mlp", "cnn": "cnn-cifar"}
+MODELS = {"mlp": ("mlp", 3), "cnn": ("cnn-cifar", 3), "cnn-mnist": ("cnn-mnist", 1), "resnet": ("resnet18", 3)}
 BATCH = 32
 
 
 def problem(model: str, clients: int, device: torch.device) -> Problem:
     samples = 200
-    x, y = torch.randn(samples, 3, 32, 32), torch.randint(0, 10, (samples,))
+    name, channels = MODELS[model]
+    side = 28 if channels == 1 else 32
+    x, y = torch.randn(samples, channels, side, side), torch.randint(0, 10, (samples,))
     shares = [(torch.randint(0, samples, (64,)), torch.randint(0, 10, (64,))) for _ in range(clients)]
     test = Federation([(x, y)], test=(x, y)).test
     federation = Federation.from_pool(x, shares, test=test, validation=None, classes=10).to(device)
-    module = build(MODELS[model], (3, 32, 32), 10).to(device)
+    module = build(name, x.shape[1:], 10).to(device)
     layout = Layout(module)
     return Problem(layout, NeuronMap.of(module, layout), federation, seed=0)
 
 
-def operations(model: str) -> float:
+def operations(given: Problem) -> int:
     """Return the floating-point operations of one client's step: forward, and both gradients where needed."""
-    if model == "mlp":
-        first, rest = 3072 * 200, 200 * 200 + 200 * 10
-    else:
-        first = 16 * 28 * 28 * 3 * 25
-        rest = 32 * 10 * 10 * 16 * 25 + 800 * 120 + 120 * 84 + 84 * 10
-    return 2 * BATCH * (2 * first + 3 * rest)
+    module = given.layout.prototype
+    x, y = given.federation.test.x[:BATCH], given.federation.test.y[:BATCH]
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.grad(F.cross_entropy(module(x), y), list(module.parameters()))
+    return int(counter.get_total_flops())
 
 
 def trainer(engine: Engine, given: Problem, steps: int) -> Callable[[], object]:
@@ -67,7 +70,7 @@ def main() -> None:
         rate = matrix_rate(device)
         print(f"matrix products here: {rate / 1e9:.0f} GFLOP/s ({given.precision}, {device})")
         for model in given.model:
-            for clients in given.clients if model == "mlp" else given.clients[:1]:
+            for clients in given.clients if model == "mlp" or device.type == "cuda" else given.clients[:1]:
                 own = problem(model, clients, device)
                 engines: dict[str, Engine] = {"vectorised": VectorisedEngine(own)}
                 if given.loop:
@@ -84,7 +87,7 @@ def main() -> None:
                     for name in engines
                 }
                 step = steps["vectorised"]
-                share = clients * operations(model) / step / rate
+                share = clients * operations(own) / step / rate
                 ratio = f"{steps['loop'] / step:.2f} × the loop's rate, " if given.loop else ""
                 print(
                     f"{model}, {clients} clients: {ratio}{1000 * step:.2f} ms a step, "
