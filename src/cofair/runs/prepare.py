@@ -146,11 +146,8 @@ def _module(experiment: Experiment, federation: Federation, model: Model | None,
         name = own.name
         if name == "auto":
             name = "mlp" if federation.inputs.is_floating_point() else "textcnn"
-        settings: dict[str, Any] = {}
-        if name == "mlp":
-            settings = {"hidden": own.hidden}
-        elif name == "resnet18":
-            settings = {"variant": own.variant}
+        known = models.model_settings(name)
+        settings = {key: value for key, value in vars(own).items() if key in known}
         return models.build(name, federation.input_shape, federation.classes, vocabulary=vocabulary, **settings)
 
 
