@@ -110,7 +110,7 @@ def test_models_may_share_images_or_kernels_and_one_is_enough():
 def test_a_budget_divides_the_work_and_changes_nothing(monkeypatch, shape, images):
     layer, parameters, x, weights = layer_of(shape, True, N=5)
     about = convolutions.Layer(x.shape[3:], layer.kernel_size, layer.stride, layer.padding, True)
-    monkeypatch.setattr(convolutions, "BUDGET", int(about.bytes(1, x.shape[2]) * images))
+    monkeypatch.setattr(convolutions, "BUDGET", int(8 * about.numbers(1, x.shape[2]) * images))
     check(layer, parameters, x, weights)
 
 
@@ -185,3 +185,72 @@ def test_engines_agree_on_swapped_convolutions(make_problem, name, masked):
     vectorised, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
     assert float((loop.updates - vectorised.updates).abs().max()) < 1e-9
     assert float(loop.updates.abs().max()) > 1e-4
+
+
+class Net(nn.Module):
+    """A convolution, something that is done to what it gives, and a linear layer."""
+
+    def __init__(self, then):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Linear(4 * 9, 3)
+        self.then = then
+
+    def forward(self, x):
+        return self.head(self.then(self, nn.functional.max_pool2d(self.conv(x), 2).relu()))
+
+
+def hooked(net, found):
+    if found.requires_grad:
+        found.register_hook(lambda g: g / (g.norm() + 1e-6))
+    return found.flatten(1)
+
+
+def differentiated(net, found):
+    slope = torch.autograd.grad(found.tanh().sum(), found, create_graph=True)[0] if found.requires_grad else 1
+    return (found * slope).flatten(1)
+
+
+THEN = {
+    "a view, which asks for memory in order": lambda net, found: found.view(len(found), -1),
+    "a norm called by keyword": lambda net, found: net.norm(input=found).flatten(1),
+    "a hook on the gradient": hooked,
+    "a gradient of its own": differentiated,
+}
+
+
+@pytest.mark.parametrize("then", THEN.values(), ids=THEN)
+def test_what_the_fast_way_cannot_do_is_done_the_safe_way(make_problem, then):
+    torch.manual_seed(0)
+    problem = make_problem(Net(then), small_federation((5, 9, 3), (2, 8, 8)))
+    rewards = Rewards(problem.layout.row(problem.layout.prototype), Work(steps=2, epochs=None, batch_size=4, lr=0.1))
+    loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
+    engine = VectorisedEngine(problem)
+    vectorised, _ = engine.train(rewards, ClientStates(), 1)
+    assert float((loop.updates - vectorised.updates).abs().max()) < 1e-9
+
+
+def test_plain_networks_are_trained_the_fast_way(make_problem):
+    problem = make_problem(build("cnn-cifar", (3, 18, 18), 3), small_federation((5, 9, 3), (3, 18, 18)))
+    engine = VectorisedEngine(problem)
+    engine.train(Rewards(problem.layout.row(problem.layout.prototype), Work(steps=1, batch_size=4)), ClientStates(), 1)
+    assert engine._fast is True
+
+
+@pytest.mark.parametrize(("channels", "outputs", "stride"), [(32, 2, 2), (2, 64, 1), (3, 8, 1)])
+def test_no_columns_are_larger_than_the_budget(monkeypatch, channels, outputs, stride):
+    layer, parameters, x, weights = layer_of((channels, outputs, (3, 3), stride, 1, 8, 8), False, N=10, B=1)
+    forth, back = (9 * count + (-9 * count) % 4 for count in (channels, outputs))  # the length of a row
+    largest = max(forth * 64 // stride**2, back * 64 if stride == 1 else 0)
+    monkeypatch.setattr(convolutions, "BUDGET", 8 * largest)
+    seen, bmm = [], torch.bmm
+
+    def recorded(a, b):
+        found = bmm(a, b)
+        seen.extend(one.numel() for one in (a, b, found) if one.shape[-1] in (forth, back) and one.shape[1] >= 16)
+        return found
+
+    monkeypatch.setattr(torch, "bmm", recorded)
+    leaves = {name: value.requires_grad_() for name, value in parameters.items()}
+    vmap(lambda p, x, w: (ours(layer, p, x) * w).sum())(leaves, x.requires_grad_(), weights).sum().backward()
+    assert len(seen) >= 3
+    assert max(seen) <= largest

@@ -44,9 +44,9 @@ class Layer:
         """Return the length of a row of columns, its ones included."""
         return math.ceil((channels * math.prod(self.kernel) + self.bias) / 4) * 4
 
-    def bytes(self, images: int, channels: int) -> int:
-        """Return how many bytes the columns of so many images have."""
-        return 4 * images * math.prod(self.out) * self.width(channels)
+    def numbers(self, images: int, channels: int) -> int:
+        """Return how many numbers the columns of so many images have."""
+        return images * math.prod(self.out) * self.width(channels)
 
     @cached_property
     def turned(self) -> "Layer":
@@ -64,7 +64,8 @@ class StackableConv2d(nn.Conv2d):
             return super().forward(input)
         height, width = input.shape[2:]
         layer = Layer((height, width), self.kernel_size, self.stride, self.padding, self.bias is not None)  # type: ignore[arg-type]
-        if layer.bytes(len(input), self.in_channels) > BUDGET:  # too many for one model alone
+        most = max(layer.numbers(len(input), self.in_channels), layer.turned.numbers(len(input), self.out_channels))
+        if most * input.element_size() > BUDGET:  # one model alone has too many, there or back
             return super().forward(input)
         out: Tensor = _Convolution.apply(input, self.weight, self.bias, layer)  # type: ignore[no-untyped-call]
         return out
@@ -75,14 +76,15 @@ def make_stackable(module: nn.Module) -> None:
     for part in module.modules():
         if type(part) is nn.Conv2d and (part.groups, part.dilation, part.padding_mode) == (1, (1, 1), "zeros"):
             part.__class__ = nn.Conv2d if isinstance(part.padding, str) else StackableConv2d
-        elif isinstance(part, nn.GroupNorm):
+        elif type(part) is nn.GroupNorm:
             part.register_forward_pre_hook(_channels_first)
 
 
-def _channels_first(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+def _channels_first(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
     """Make the copy that group_norm would make: its look at the channels' place has no rule in torch.func."""
-    swapped = inputs[0].device.type in DEVICES
-    return (inputs[0].clone(memory_format=torch.contiguous_format) if swapped else inputs[0],)
+    if not inputs or inputs[0].device.type not in DEVICES:
+        return None
+    return (inputs[0].clone(memory_format=torch.contiguous_format),)
 
 
 class _Convolution(torch.autograd.Function):
@@ -182,13 +184,13 @@ def _rows(weight: Tensor, bias: Tensor | None, layer: Layer) -> Tensor:
 
 def _product(x: Tensor, rows: Tensor, layer: Layer) -> Tensor:
     """Return outputs (N, M, O), which are images with their channels last."""
-    return _in_parts(lambda x, rows: torch.bmm(_columns(x, layer), rows.mT), x, rows, x, layer)
+    return _in_parts(lambda x, rows: torch.bmm(_columns(x, layer), rows.mT), x, rows, x, x.shape[2], layer)
 
 
 def _weight_gradient(g: Tensor, x: Tensor, layer: Layer) -> tuple[Tensor, Tensor | None]:
     """Return what the gradient g (N, M, O) of the outputs gives kernels (N, O, C, k, k) and biases (N, O)."""
-    rows = _in_parts(lambda g, x: torch.bmm(g.mT, _columns(x, layer)), g, x, x, layer)
     C = x.shape[2]
+    rows = _in_parts(lambda g, x: torch.bmm(g.mT, _columns(x, layer)), g, x, x, C, layer)
     K = C * math.prod(layer.kernel)
     return unflatten(rows[..., :K], -1, (*layer.kernel, C)).movedim(-1, 2), rows[..., K] if layer.bias else None
 
@@ -215,13 +217,16 @@ def _shares(g: Tensor, weight: Tensor, layer: Layer) -> Tensor:
                 total[:, :, i : i + sh * h : sh, j : j + sw * w : sw].add_(shares[..., i, j, :])
         return total
 
-    total = _in_parts(work, g, _rows(weight, None, layer), _images(g, layer), layer)
+    total = _in_parts(work, g, _rows(weight, None, layer), _images(g, layer), C, layer)
     return total[:, :, ph : ph + H, pw : pw + W].movedim(-1, 2)
 
 
-def _in_parts(work: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, images: Tensor, layer: Layer) -> Tensor:
-    """Return work(a, b), some models after others where the columns of all their images would be too many."""
-    parts = min(len(images), math.ceil(layer.bytes(images.shape[:2].numel(), images.shape[2]) / BUDGET))
-    if parts == 1:
+def _in_parts(
+    work: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, images: Tensor, channels: int, layer: Layer
+) -> Tensor:
+    """Return work(a, b), some models after others where columns of so many channels would be too many."""
+    each = layer.numbers(images.shape[1], channels) * images.element_size()
+    at_once = max(1, BUDGET // max(1, each))
+    if at_once >= len(images):
         return work(a, b)
-    return torch.cat([work(*pair) for pair in zip(a.chunk(parts), b.chunk(parts), strict=True)])
+    return torch.cat([work(*pair) for pair in zip(torch.split(a, at_once), torch.split(b, at_once), strict=True)])
