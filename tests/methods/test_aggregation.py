@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -19,10 +21,18 @@ def test_who_brings_more_weighs_more():
     uploads = uploads_of([[2, 0, 6, 0], [4, 8, 0, 0], [0, 0, 0, 5]], [1, 1, 1])
     holds = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 1]], dtype=torch.bool)
     weights = torch.tensor([1.0, 3.0, 0.0])
-    assert mean_over_holders(uploads, holds, "mask", weights=weights).tolist() == [3.5, 6, 6, 0]
-    assert mean_over_holders(uploads, holds, "nonzero", weights=weights).tolist() == [3.5, 8, 6, 0]
+    assert mean_over_holders(uploads, holds, "mask", weights=weights).tolist() == pytest.approx([3.5, 6, 6, 0])
+    assert mean_over_holders(uploads, holds, "nonzero", weights=weights).tolist() == pytest.approx([3.5, 8, 6, 0])
     alike = mean_over_holders(uploads, holds, "mask", weights=torch.full((3,), 0.7))
     assert alike.tolist() == pytest.approx(mean_over_holders(uploads, holds, "mask").tolist())
+
+
+@pytest.mark.parametrize("small", [0.0, 1e-60])
+def test_the_weights_of_who_is_absent_make_no_difference(small):
+    uploads = uploads_of([[2, 4], [4, 0], [0, 0]], [1, 1, 1], absent=[2])
+    uploads = replace(uploads, updates=uploads.updates.float())
+    weights = torch.tensor([small, small, 1.0], dtype=torch.float64)
+    assert mean_over_holders(uploads, None, "mask", weights=weights).tolist() == [3, 2]
 
 
 def test_an_absent_client_holds_nothing():

@@ -8,6 +8,7 @@ from cofair.errors import UsageError
 from cofair.methods.contract import Contract, sizes_of
 from cofair.methods.promises import BcfMiddle, EqualGain, Proportional, check, inside_while, outside, table
 from cofair.neurons.importance import taylor
+from tests.conftest import uploads_of
 
 C = torch.tensor([0.28, 0.34, 0.36, 0.41], dtype=torch.float64)
 
@@ -183,3 +184,18 @@ def test_a_run_does_not_go_on_under_another_curve(tmp_path):
 def test_an_update_weighs_as_its_clients_contribution_says(brought, settings, weights, make_server):
     found = Contract(**settings).weights(make_server(brought))
     assert weights is None if found is None else found.tolist() == pytest.approx(weights)
+
+
+@pytest.mark.parametrize(
+    ("settings", "defence", "share"),
+    [({}, {}, 1 / 9), ({"power": 0.0}, {}, 0.5), ({}, {"defence": {"aggregate": "median"}}, 0.5)],
+)
+def test_the_model_moves_as_weights_say(settings, defence, share, make_server):
+    server = make_server([0.2, 0.4], **defence)
+    method = Contract(**settings)
+    state = method.start(server)
+    size = len(server.initial)
+    uploads = uploads_of([[1.0] * size, [3.0] * size], [12, 12])
+    after = method.learn(server, state, method.rewards(server, state, 1, "train"), uploads, 1, "train")
+    moved = after.parameters - state.parameters
+    assert moved.tolist() == pytest.approx([share * 1 + (1 - share) * 3] * size)

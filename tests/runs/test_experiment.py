@@ -1,12 +1,16 @@
 import tomllib
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+import cofair
 from cofair.errors import UsageError
 from cofair.methods.fedavg import FedAvg
 from cofair.runs.experiment import Experiment
+from cofair.runs.prepare import prepare
 
 
 def experiment(tmp_path, text, *overrides):
@@ -88,3 +92,13 @@ def test_a_resolved_experiment_reads_back_as_itself(lr, clip, seed, data, noise,
     assert again.to_dict() == made.to_dict()
     assert again.training.lr == lr
     assert again.federation.data == data
+
+
+def test_settings_of_a_model_reach_it():
+    federation = cofair.federate("digits", "uni", clients=2)
+    chosen = Experiment.from_dict({"model": {"name": "cnn-cifar", "pad_value": -0.5, "hidden": [7]}})
+    module = prepare(chosen, federation=federation, contributions=torch.ones(2)).problem.layout.prototype
+    assert [part.value for part in module.modules() if isinstance(part, nn.ConstantPad2d)] == [-0.5]
+    chosen = Experiment.from_dict({"model": {"hidden": [7]}})
+    module = prepare(chosen, federation=federation, contributions=torch.ones(2)).problem.layout.prototype
+    assert [part.out_features for part in module.modules() if isinstance(part, nn.Linear)] == [7, 10]

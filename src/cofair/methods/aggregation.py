@@ -26,7 +26,8 @@ def mean_over_holders(
 
     The papers divide by the number of clients that hold a parameter, `holds` (N, D). Their code divides by the
     number whose update of it is not zero: fewer where a held parameter got no gradient. Held by nobody: no change.
-    With weights (N,) it is a weighted mean; a median or a trimmed mean counts every holder once all the same.
+    With weights (N,) it is a weighted mean, unless those of all who answered are zero; a median or a trimmed mean
+    counts every holder once all the same.
     """
     if count == "nonzero" or holds is None:
         holders = (uploads.updates != 0) if count == "nonzero" else uploads.present[:, None]
@@ -34,8 +35,9 @@ def mean_over_holders(
         holders = holds & uploads.present[:, None]
     if rule is not None and rule.name != "mean":
         return _middle(uploads.updates, holders, rule)
-    if weights is not None:
-        weights = weights.to(uploads.updates)
+    answered = None if weights is None else weights.double() * uploads.present
+    if answered is not None and float(answered.max()) > 0:
+        weights = (answered / answered.max()).to(uploads.updates)  # so that no power of a small one is lost in float32
         together = weights @ holders.to(uploads.updates)
         return (weights @ uploads.updates) / together.clamp(min=torch.finfo(together.dtype).tiny)
     number = holders.sum(0, dtype=uploads.updates.dtype)

@@ -44,9 +44,7 @@ class ModelSettings:
     name: str = setting("auto", "mlp, cnn-mnist, cnn-cifar, resnet18 or textcnn; auto: textcnn for text, else mlp")
     hidden: tuple[int, ...] = setting((200, 200), "widths of the hidden layers of the mlp", minimum=1)
     variant: str = setting("cifar", "variant of resnet18: cifar, tiny or emnist")
-    pad_value: float = setting(
-        0.0, "standardised value of the pixels that cnn-mnist and resnet18 put around small images"
-    )
+    pad_value: float = setting(0.0, "standardised value of the pixels that CNNs and resnet18 put around small images")
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def batches(jobs: Sequence[Job], workers: int = 1) -> list[list[Job]]:
     """Divide jobs into batches that run in lockstep: alike in data and model, costly ones first.
 
     Several workers get a few batches each, so that none waits long for the last one. Runs of one federation stay
-    together, since they share what everybody does alone, unless there are more workers than federations.
+    together, since they share what everybody does alone, unless they are more than one worker's share.
     """
     groups: dict[str, list[Job]] = {}
     for job in jobs:
