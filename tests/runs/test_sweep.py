@@ -104,7 +104,10 @@ def test_batches_are_alike_and_runs_of_one_federation_stand_together(tmp_path):
     assert len(batches(jobs, workers=4)) == 4
 
 
-@pytest.mark.parametrize(("workers", "sizes"), [(1, [8]), (2, [4, 4]), (4, [2, 2, 2, 2]), (8, [1] * 8), (50, [1] * 8)])
+@pytest.mark.parametrize(
+    ("workers", "sizes"),
+    [(1, [8]), (2, [4, 4]), (3, [4, 4]), (4, [2] * 4), (5, [2] * 4), (8, [1] * 8), (50, [1] * 8)],
+)
 def test_more_workers_than_federations_divide_their_runs(tmp_path, workers, sizes):
     grid = {"run": {"seed": [0, 1]}, "method": ["fedavg", "fedrac", "fedsac", "cgsv"]}
     jobs = jobs_of(SMALL | {"grid": grid}, tmp_path)

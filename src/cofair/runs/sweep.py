@@ -5,6 +5,7 @@ its own; what is finished there is not computed again, so that a sweep can be in
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from cofair.runs.run import facts, outcome_of
 COPIES = 8  # of all clients' parameters: handed out, trained, uploaded, a method's own
 _NOTHING = ClientStates()
 _NEED_NO_TRAINING = ("size", "diversity", "entropy")
+_FIXED = 1.5  # of a run: what a batch costs however few runs it has, as training alone and starting every step
 _TURNS = 3  # batches for each worker: fewer, and some wait long for the last one
 
 
@@ -56,31 +58,35 @@ def unfinished(jobs: Iterable[Job]) -> list[Job]:
 def batches(jobs: Sequence[Job], workers: int = 1) -> list[list[Job]]:
     """Divide jobs into batches that run in lockstep: alike in data and model, costly ones first.
 
-    Several workers get a few batches each, so that none waits long for the last one. Runs of one federation stay
-    together, since they share what everybody does alone, unless they are more than one worker's share.
+    Several workers get a few batches each, so that none waits long for the last one. Runs of one federation share what
+    everybody does alone and stay together, unless workers would be idle for longer than doing that again takes.
     """
-    groups: dict[str, list[Job]] = {}
+    groups: dict[str, dict[str, list[Job]]] = {}
     for job in jobs:
-        groups.setdefault(_alike(job.experiment), []).append(job)
-    each = sum(map(_cost, jobs)) / workers
+        federations = groups.setdefault(_alike(job.experiment), {})
+        federations.setdefault(_setting(job.experiment), []).append(job)
+    parts = _parts(sum(map(len, groups.values())), len(jobs), workers)
+    enough = sum(map(_cost, jobs)) / (_TURNS * workers)
     found: list[list[Job]] = []
-    for own in groups.values():
+    for federations in groups.values():
         found.append([])
-        for part in _parts(own, each):
-            if workers > 1 and found[-1] and sum(map(_cost, found[-1])) >= each / _TURNS:
-                found.append([])
-            found[-1] += part
+        for _, own in sorted(federations.items()):
+            for part in ([own[i] for i in range(first, len(own), parts)] for first in range(min(parts, len(own)))):
+                full = bool(found[-1]) and (parts > 1 or sum(map(_cost, found[-1])) >= enough)
+                if workers > 1 and full:
+                    found.append([])
+                found[-1] += part
     return sorted(found, key=lambda batch: -sum(map(_cost, batch)))
 
 
-def _parts(jobs: Sequence[Job], each: float) -> Iterable[list[Job]]:
-    """Yield the runs of one federation after those of another, in as many parts as it has shares of `each`."""
-    federations: dict[str, list[Job]] = {}
-    for job in jobs:
-        federations.setdefault(_setting(job.experiment), []).append(job)
-    for _, own in sorted(federations.items()):
-        parts = min(len(own), max(1, round(sum(map(_cost, own)) / each)))
-        yield from ([own[i] for i in range(first, len(own), parts)] for first in range(parts))
+def _parts(federations: int, jobs: int, workers: int) -> int:
+    """Return in how many parts to divide the runs of each federation, so that the last worker is done soonest."""
+    runs = jobs / max(1, federations)
+
+    def longest(parts: int) -> float:
+        return math.ceil(parts * federations / workers) * (runs / parts + _FIXED)
+
+    return min(range(1, math.ceil(runs) + 1), key=longest, default=1)
 
 
 def _cost(job: Job) -> int:
