@@ -192,7 +192,7 @@ class VectorisedEngine:
         try:
             with torch.random.fork_rng(devices):
                 fast = self._fast_gradients(*given)
-        except RuntimeError:
+        except Exception:  # a user's module may raise anything; what is wrong with it the safe way will say
             return False
         with torch.random.fork_rng(devices):
             safe = self._safe_gradients(*given)
