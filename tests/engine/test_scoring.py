@@ -252,4 +252,4 @@ def test_a_module_that_cannot_be_batched_is_scored_one_by_one(make_problem, devi
     row = problem.layout.row(problem.layout.prototype)
     rows = torch.stack([row, 2 * row])
     assert scorer.score(rows).loss.tolist() == pytest.approx(plain_scores(problem, rows)[0], abs=1e-10)
-    assert set(scorer.candidates._can_batch.values()) == {False}
+    assert set(scorer.candidates._ways.values()) == {None}

@@ -1,5 +1,7 @@
 """Outputs of many candidates of any module: together where torch.func can, one by one otherwise."""
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -11,6 +13,7 @@ _Named = dict[str, Tensor]
 _TRIED = 4  # masks on which it is tried whether those of readers are enough
 _TRIED_ON = 8  # samples, at most
 _ALIKE = 0.01  # difference of outputs, in parts of what masks make of them: rounding of TF32
+_CLOSE = 0.05  # difference of outputs, in parts of the largest: the same, where layers are many
 
 
 class Candidates:
@@ -21,7 +24,7 @@ class Candidates:
         self.problem = problem
         self.forward = Forward(problem.layout, problem.neurons)
         self.together = problem.device.type != "cpu"  # convolutions with weights of their own each are slow on a CPU
-        self._can_batch: dict[frozenset[str], bool] = {}  # by the names of parameters that are stacked
+        self._ways: dict[frozenset[str], Forward | None] = {}  # by the names of parameters that are stacked
         self._can_share: bool | None = None
         self._dimensions = {entry.name: len(entry.shape) for entry in problem.layout.entries}
 
@@ -32,8 +35,9 @@ class Candidates:
         """
         named, extras = self._parameters(rows, masks, x)
         count = len(masks) if masks is not None else 1 if rows.dim() == 1 else len(rows)
-        if self.together and self._batches(named, extras, x):
-            return torch.cat([self._all(named, extras, part) for part in torch.split(x, at_once)], 1)
+        way = self._way(named, extras, x) if self.together else None
+        if way is not None:
+            return torch.cat([self._all(way, named, extras, part) for part in torch.split(x, at_once)], 1)
         parts = torch.split(x, at_once * count)
         return torch.stack([torch.cat([self._one(named, extras, i, part) for part in parts]) for i in range(count)])
 
@@ -71,20 +75,30 @@ class Candidates:
             self._can_share = bool(spread > 0) and bool((one - two).abs().max() < _ALIKE * spread)
         return self._can_share
 
-    def _batches(self, named: _Named, extras: _Named, x: Tensor) -> bool:
-        """Tell whether torch.func can run several candidates of this module at once; tried on one sample."""
-        stacked = frozenset(name for name, value in named.items() if self._is_stacked(name, value))
-        if stacked not in self._can_batch:
-            try:
-                self._all(named, extras, x[:1])
-                self._can_batch[stacked] = True
-            except RuntimeError:  # data-dependent control flow, an operation without a batching rule
-                self._can_batch[stacked] = False
-        return self._can_batch[stacked]
+    @cached_property
+    def _stacked(self) -> Forward:
+        return Forward(self.problem.layout, self.problem.neurons, stacked=True)
 
-    def _all(self, named: _Named, extras: _Named, x: Tensor) -> Tensor:
+    def _way(self, named: _Named, extras: _Named, x: Tensor) -> Forward | None:
+        """Return the fastest way that is right to run several candidates at once, if there is any; tried on samples."""
+        stacked = frozenset(name for name, value in named.items() if self._is_stacked(name, value))
+        if stacked not in self._ways:
+            ways = (way for way in (self._stacked, self.forward) if self._is_right(way, named, extras, x[:_TRIED_ON]))
+            self._ways[stacked] = next(ways, None)
+        return self._ways[stacked]
+
+    def _is_right(self, way: Forward, named: _Named, extras: _Named, x: Tensor) -> bool:
+        try:
+            found = self._all(way, named, extras, x)[0]
+        except Exception:  # data-dependent control flow, an operation without a batching rule, whatever a module raises
+            return False
+        alone = self._one(named, extras, 0, x)
+        within = _CLOSE * float(alone.abs().nan_to_num().max())
+        return torch.allclose(found, alone, rtol=0, atol=within, equal_nan=True)
+
+    def _all(self, way: Forward, named: _Named, extras: _Named, x: Tensor) -> Tensor:
         stacked = {name: 0 if self._is_stacked(name, value) else None for name, value in named.items()}
-        return vmap(self.forward.evaluate, in_dims=(stacked, 0, None), randomness="different")(named, extras, x)
+        return vmap(way.evaluate, in_dims=(stacked, 0, None), randomness="different")(named, extras, x)
 
     def _one(self, named: _Named, extras: _Named, i: int, x: Tensor) -> Tensor:
         own = {name: value[i] if self._is_stacked(name, value) else value for name, value in named.items()}

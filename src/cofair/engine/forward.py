@@ -47,7 +47,7 @@ class Forward:
     """A layout's module as a function of its parameters; per-client extras are buffers and frozen tensors."""
 
     def __init__(self, layout: Layout, neurons: NeuronMap | None, *, stacked: bool = False) -> None:
-        """Prepare a training and an evaluation copy of the module; one that is to be stacked trains faster so."""
+        """Prepare a training and an evaluation copy of the module, as they are fastest stacked if they are to be."""
         self.layout = layout
         self.neurons = neurons
         self.training = copy.deepcopy(layout.prototype).train()
@@ -55,6 +55,7 @@ class Forward:
         self._dropouts = _address_dropout(self.training)
         if stacked:
             make_stackable(self.training)
+            make_stackable(self.evaluation)
 
     def __call__(self, parameters: dict[str, Tensor], extras: dict[str, Tensor], x: Tensor) -> Tensor:
         """Return the outputs of the training module."""

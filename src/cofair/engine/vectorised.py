@@ -18,7 +18,7 @@ from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses
 from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError
 
-_ALIKE = 0.01  # relative difference of two ways to compute a gradient in TF32, at most
+_ALIKE = 0.1  # relative difference of two ways to compute a gradient, at most: in TF32 maxima and signs may change
 Drawn = tuple[Tensor, Tensor]  # masks (n, W, K) and how many of them each client draws from (n,)
 
 

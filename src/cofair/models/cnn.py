@@ -14,7 +14,7 @@ from cofair.models.stack import Stack, image_shape
 
 
 class _CNN(Stack):
-    """Two convolutions, each with an activation and 2×2 max-pooling, then linear layers."""
+    """Two convolutions, each with 2×2 max-pooling and an activation, then linear layers."""
 
     name: ClassVar[str]
     channels: ClassVar[tuple[int, ...]]
@@ -45,7 +45,8 @@ class _CNN(Stack):
         layers: list[nn.Module] = [nn.ConstantPad2d(pad, pad_value)] if pad else []
         height, width = height + 2 * pad, width + 2 * pad
         for after, kernel in zip(self.channels, self.kernels, strict=True):
-            layers += [nn.Conv2d(depth, after, kernel), self.activation(), nn.MaxPool2d(2)]
+            # the papers' order is the activation first: the same, since it never falls, and less to compute so
+            layers += [nn.Conv2d(depth, after, kernel), nn.MaxPool2d(2), self.activation()]
             depth, height, width = after, (height - kernel + 1) // 2, (width - kernel + 1) // 2
         widths = [depth * height * width, *self.hidden]
         layers.append(nn.Flatten())

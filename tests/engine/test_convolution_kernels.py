@@ -1,0 +1,194 @@
+"""The kernels give what the convolutions and poolings of the models one by one give.
+
+On a GPU, or anywhere in Triton's interpreter: TRITON_INTERPRET=1 pytest tests/engine/test_convolution_kernels.py
+"""
+
+import copy
+import os
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from cofair.engine import convolutions
+from cofair.engine.candidates import Candidates
+from cofair.engine.choose import arithmetic
+from cofair.engine.convolutions import StackableConv2d, StackableMaxPool2d, make_stackable
+from cofair.engine.exchange import ClientStates, Rewards
+from cofair.engine.layout import Layout
+from cofair.engine.loop import LoopEngine
+from cofair.engine.problem import Problem
+from cofair.engine.vectorised import VectorisedEngine
+from cofair.engine.work import Work
+from cofair.models import build
+from cofair.neurons.map import NeuronMap
+from tests.conftest import small_federation
+from tests.engine.test_convolutions import SHAPES
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+pytestmark = [] if INTERPRETED else [pytest.mark.gpu]
+
+MORE = {  # beyond one tile, and channels that do not fill theirs
+    "more channels": (20, 70, (3, 3), 1, 1, 6, 6),
+    "many channels, stride 2": (40, 20, (3, 3), 2, 1, 8, 8),
+    "wider than a tile": (36, 140, (3, 3), 1, 1, 4, 4),
+    "many pixels": (1, 3, (3, 3), 1, 0, 20, 20),
+}
+
+
+@pytest.fixture(autouse=True)
+def on_device(monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(convolutions, "DEVICES", {DEVICE})
+
+
+def gradients(module, parameters, x, weights, in_dims=(0, 0)):
+    """Return outputs and gradients of a weighted sum of them, as the engine has them: over the stack itself."""
+    leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+    x = x.detach().requires_grad_()
+    out = vmap(lambda p, x: functional_call(module, p, (x,)), in_dims=in_dims)(leaves, x)
+    found = torch.autograd.grad((out * weights(out)).sum(), [*leaves.values(), x])
+    return [out.detach(), *found]
+
+
+def waves(out):
+    return torch.arange(out.numel(), dtype=out.dtype, device=out.device).view(out.shape).sin()
+
+
+def apart(one, other):
+    return float((one.double() - other.double()).norm() / other.double().norm().clamp(min=1e-12))
+
+
+def check(module, x, shared=False, within=1e-5):
+    """Compare the kernels in float32 with PyTorch in float64."""
+    module = module.to(DEVICE)
+    parameters = {name: torch.randn(3, *value.shape, device=DEVICE) for name, value in module.named_parameters()}
+    stacked, exact = copy.deepcopy(module), copy.deepcopy(module).double()
+    make_stackable(stacked)
+    in_dims = (0, None) if shared else (0, 0)
+    found = gradients(stacked, parameters, x, waves, in_dims)
+    double = {name: value.double() for name, value in parameters.items()}
+    for one, other in zip(found, gradients(exact, double, x.double(), waves, in_dims), strict=True):
+        assert one.shape == other.shape
+        assert apart(one, other) < within
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", (SHAPES | MORE).values(), ids=SHAPES | MORE)
+def test_a_convolution_is_that_of_each_model(shape, bias):
+    torch.manual_seed(0)
+    C, O, kernel, stride, padding, height, width = shape  # noqa: E741
+    layer = nn.Conv2d(C, O, kernel, stride, padding, bias=bias)
+    x = torch.randn(3, 5, C, height, width, device=DEVICE)
+    check(layer, x)
+    check(layer, x[0], shared=True)
+    check(layer, x.movedim(2, -1).contiguous().movedim(-1, 2))  # channels last
+    assert type(make_stackable(layer) or layer) is StackableConv2d
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter knows no TF32")
+@pytest.mark.parametrize("shape", MORE.values(), ids=MORE)
+def test_tf32_is_close(shape):
+    torch.manual_seed(0)
+    C, O, kernel, stride, padding, height, width = shape  # noqa: E741
+    with arithmetic("tf32"):
+        check(nn.Conv2d(C, O, kernel, stride, padding), torch.randn(3, 5, C, height, width, device=DEVICE), within=2e-3)
+
+
+@pytest.mark.parametrize(("window", "side"), [(2, (6, 8)), (2, (7, 5)), ((3, 1), (7, 4)), ((1, 2), (4, 5))])
+def test_a_pooling_takes_the_first_of_the_largest(window, side):
+    torch.manual_seed(0)
+    pool = nn.MaxPool2d(window)
+    make_stackable(pool)
+    assert type(pool) is StackableMaxPool2d
+    x = torch.randn(3, 5, 4, *side, device=DEVICE).mul(2).round()  # many are equal
+    for images in (x, x.movedim(2, -1).contiguous().movedim(-1, 2)):
+        expected = gradients(nn.MaxPool2d(window), {}, images, waves)
+        for one, other in zip(gradients(pool, {}, images, waves), expected, strict=True):
+            assert torch.equal(one, other)
+        alone = images[0].detach().requires_grad_()
+        out = pool(alone)
+        assert torch.equal(out, expected[0][0])
+        assert torch.autograd.grad((out * waves(expected[0])[0]).sum(), alone)[0].shape == alone.shape
+
+
+def test_other_poolings_stay():
+    others = [
+        nn.MaxPool2d(3, 2),
+        nn.MaxPool2d(2, padding=1),
+        nn.MaxPool2d(2, dilation=2),
+        nn.MaxPool2d(2, ceil_mode=True),
+    ]
+    for pool in [*others, nn.MaxPool2d(2, return_indices=True), nn.MaxPool2d(12)]:
+        make_stackable(pool)
+        assert type(pool) is nn.MaxPool2d
+
+
+def problem_of(module, shape):
+    federation = small_federation((5, 9, 3), shape).to(torch.device(DEVICE), torch.float32)
+    module = module.to(DEVICE)
+    layout = Layout(module)
+    return Problem(layout, NeuronMap.of(module, layout), federation, seed=0)
+
+
+MODULES = {
+    "cnn-mnist": (lambda: build("cnn-mnist", (1, 16, 16), 3), (1, 16, 16)),
+    "cnn-cifar": (lambda: build("cnn-cifar", (3, 18, 18), 3), (3, 18, 18)),
+    "resnet18": (lambda: build("resnet18", (3, 12, 12), 3, widths=(4, 6, 8, 10)), (3, 12, 12)),
+    "in place": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 2),
+            nn.GroupNorm(2, 4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 3),
+        ),
+        (2, 8, 8),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", MODULES)
+def test_engines_agree(name, masked):
+    torch.manual_seed(3)
+    make, shape = MODULES[name]
+    problem = problem_of(make(), shape)
+    masks = torch.rand(3, problem.neurons.count, generator=torch.Generator().manual_seed(0)).to(DEVICE) < 0.6
+    start = problem.layout.row(problem.layout.prototype)
+    rewards = Rewards(start, Work(steps=2, epochs=None, batch_size=4, lr=0.1), masks if masked else None)
+    loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
+    engine = VectorisedEngine(problem)
+    vectorised, _ = engine.train(rewards, ClientStates(), 1)
+    assert engine._fast is True
+    assert apart(vectorised.updates, loop.updates) < 1e-3
+    x, rows = problem.federation.test.x, start + 0.1 * torch.randn(3, len(start), device=DEVICE)
+    together, alone = Candidates(problem), Candidates(problem)
+    together.together, alone.together = True, False
+    for parameters, own in [(start, masks), (rows, masks), (rows, None)]:
+        found = together.outputs(parameters, own, x, len(x))
+        assert apart(found, alone.outputs(parameters, own, x, len(x))) < 1e-4
+    assert set(together._ways.values()) == {together._stacked}
+
+
+def test_a_view_after_a_convolution_takes_another_way():
+    """Channels come last in memory there, where a view asks for memory in order."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(2, 4, 3), nn.Linear(4 * 36, 3)
+
+        def forward(self, x):
+            return self.head(self.conv(x).view(len(x), -1))
+
+    problem = problem_of(Net(), (2, 8, 8))
+    start = problem.layout.row(problem.layout.prototype)
+    rewards = Rewards(start, Work(steps=2, epochs=None, batch_size=4, lr=0.1))
+    loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
+    vectorised, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
+    assert apart(vectorised.updates, loop.updates) < 1e-3
+    candidates = Candidates(problem)
+    candidates.together = True
+    rows = start + 0.1 * torch.randn(3, len(start), device=DEVICE)
+    assert candidates.outputs(rows, None, problem.federation.test.x, 4).shape[0] == 3
+    assert set(candidates._ways.values()) == {candidates.forward}
