@@ -216,7 +216,7 @@ def sweep(
 @app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="TABLE", help="A published table, such as fedsac-table1, or 'list'.")],
-    cells: Annotated[str | None, typer.Option(help="Some cells: cifar10/pow, svhn, …, separated by commas.")] = None,
+    cells: Annotated[str | None, typer.Option(help="Some cells, by commas: svhn,cifar10/pow,mnist/pow/20.")] = None,
     methods: Annotated[str | None, typer.Option(help="Some methods of the table, separated by commas.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds.", show_default="the paper's")] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder that keeps finished runs.")] = Path(

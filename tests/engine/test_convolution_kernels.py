@@ -42,6 +42,8 @@ MORE = {  # beyond one tile, and channels that do not fill theirs
 def on_device(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(convolutions, "DEVICES", {DEVICE})
+    with arithmetic("float32"):  # cuDNN's own default is TF32
+        yield
 
 
 def gradients(module, parameters, x, weights, in_dims=(0, 0)):

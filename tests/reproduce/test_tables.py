@@ -55,6 +55,7 @@ def test_cells_and_methods_are_chosen_in_any_case():
     whole = tables.table("fedsac-table1")
     some = tables.chosen(whole, ["CIFAR10/pow", "svhn"], ["fedsac", "fedavg"])
     assert len(some.cells) == (1 + 5) * 2
+    assert {cell.clients for cell in tables.chosen(tables.table("cgsv-table1"), ["mnist/POW/20"]).cells} == {20}
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,15 @@ def table(name: str) -> Table:
 
 
 def chosen(whole: Table, cells: Sequence[str] = (), wanted_methods: Sequence[str] = ()) -> Table:
-    """Return a table with some cells (data/scene, or data, in any case) and methods of it only."""
+    """Return a table with some cells (data, data/scene or data/scene/clients, in any case) and methods of it only."""
     kept = whole.cells
     if cells:
-        known = sorted({_place(cell) for cell in kept} | {cell.data.lower() for cell in kept})
+        known = sorted({name for cell in kept for name in _names(cell)})
         for name in cells:
             if name.lower() not in known:
                 raise UsageError(f"{whole.name} has no cells {name!r}: {nearest(name.lower(), known)}")
         wanted = {name.lower() for name in cells}
-        kept = tuple(cell for cell in kept if wanted & {_place(cell), cell.data.lower()})
+        kept = tuple(cell for cell in kept if wanted & _names(cell))
     if wanted_methods:
         known = list(dict.fromkeys(cell.method for cell in kept))
         by_name = {name.lower(): name for name in known}
@@ -68,8 +68,9 @@ def chosen(whole: Table, cells: Sequence[str] = (), wanted_methods: Sequence[str
     return replace(whole, cells=kept)
 
 
-def _place(cell: Number) -> str:
-    return f"{cell.data}/{cell.scene}".lower()
+def _names(cell: Number) -> set[str]:
+    data, place = cell.data.lower(), f"{cell.data}/{cell.scene}".lower()
+    return {data, place, f"{place}/{cell.clients}"}
 
 
 def behind(paper: str, cell: Number) -> Number:
