@@ -2,16 +2,18 @@
 
     cofair sweep benchmarks/contract.toml --out results/contract
     python -m benchmarks.promises results/contract
+    python -m benchmarks.promises results/contract --until 500  # as if all had ended there, unfinished runs, too
 
 Misses are of test accuracies against promises, in the second half of a run: the largest of a round's ten. The same
 without the mean difference of the round tells what is left when one set of samples is easier than the other. Who is
-outside the α-BCF band is counted in the last ten rounds.
+outside the α-BCF band is counted in the last ten rounds. Of runs that are cut off the tests of the last fifth count.
 """
 
 import argparse
 import re
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy as np
 from cofair import metrics
 from cofair.report.read import Run, read_run
 from cofair.runs.cells import LAST_ROUNDS, Cell
+from cofair.runs.history import Record
 
 WITHIN = 1.5  # points that a promise may be missed by
 FAIR = 95  # γ from which on a method's mean reward is compared
@@ -27,10 +30,13 @@ FAIR = 95  # γ from which on a method's mean reward is compared
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    runs = [read_run(folder) for folder in sorted(parser.parse_args().folder.iterdir()) if folder.is_dir()]
+    parser.add_argument("--until", type=int, help="the round with which to end")
+    given = parser.parse_args()
+    runs = [read_run(folder) for folder in sorted(given.folder.iterdir()) if folder.is_dir()]
     places: dict[tuple[str, str], dict[str, list[Run]]] = {}
     for run in runs:
-        if run.finished:
+        run, ended = (run, run.finished) if given.until is None else cut_off(run, given.until)
+        if ended:
             place = run.setting("federation", "data"), run.setting("federation", "scene")
             places.setdefault(place, {}).setdefault(run.outcome.method, []).append(run)
     for rule in ("last", "best"):
@@ -38,6 +44,30 @@ def main() -> None:
     if any("contract" in methods for methods in places.values()):
         kept(places)
         beside(places)
+
+
+def cut_off(run: Run, until: int) -> tuple[Run, bool]:
+    """Return a run as if it had ended with a round, and whether it came that far."""
+    history = tuple(record for record in run.outcome.history if record.round <= until)
+    training = {**run.experiment["training"], "rounds": until}
+    short = replace(
+        run, outcome=replace(run.outcome, history=history), experiment={**run.experiment, "training": training}
+    )
+    return short, bool(run.finished or run.outcome.history[-1].round >= until)
+
+
+def end(run: Run) -> tuple[Record, ...]:
+    """Return the tests that count by the rule `last`: of the last ten rounds, or of the last fifth of a cut-off run."""
+    history = run.outcome.history
+    first = run.rounds - LAST_ROUNDS if history[-1].last else 0.8 * run.rounds
+    return tuple(record for record in history if record.round > first)
+
+
+def cells_of(run: Run, rule: str) -> list[Cell]:
+    """Return a run's cell by a rule; by `last` one a test that counts, which are to be averaged."""
+    if rule != "last":
+        return [run.outcome.cell(rule)]
+    return [replace(run.outcome, history=(record,)).cell(rule) for record in end(run)]
 
 
 def compared(places: dict[tuple[str, str], dict[str, list[Run]]], rule: str) -> None:
@@ -48,7 +78,7 @@ def compared(places: dict[tuple[str, str], dict[str, list[Run]]], rule: str) -> 
     more = f" best client against the best other | highest mean of γ ≥ {FAIR} |" if ours else ""
     print(f"| data, scene | {' | '.join(names)} |{more}\n| --- |{' --- |' * (len(names) + 2 * ours)}")
     for (data, scene), methods in places.items():
-        cells = {name: [run.outcome.cell(rule) for run in own] for name, own in methods.items()}
+        cells = {name: [cell for run in own for cell in cells_of(run, rule)] for name, own in methods.items()}
         told = [" / ".join(shown(cells[name])) if name in cells else "" for name in names]
         if ours and "contract" in cells and len(cells) > 1:  # a sweep may be unfinished
             top = {name: mean(own, "max") for name, own in cells.items()}
@@ -66,7 +96,7 @@ def shown(cells: Sequence[Cell]) -> list[str]:
 
 
 def mean(cells: Sequence[Cell], name: str) -> float:
-    """Return the mean over seeds of a quantity, without those where it is undefined."""
+    """Return the mean over seeds and tests of a quantity, without those where it is undefined."""
     known = [value for cell in cells if (value := getattr(cell, name)) is not None]
     return statistics.fmean(known) if known else float("nan")
 
@@ -108,13 +138,13 @@ def beside(places: dict[tuple[str, str], dict[str, list[Run]]]) -> None:
         told, short, above, below = [], [], [], []
         for run in methods.get("contract", ()):
             found = re.search(r"fairness of ([0-9.]+)", " ".join(run.facts.get("notes", ())))
-            gamma = run.outcome.cell("last").fairness
-            if found and gamma is not None:
+            gamma = mean(cells_of(run, "last"), "fairness")
+            if found and not np.isnan(gamma):
                 told.append(float(found[1]))
                 short.append(told[-1] - gamma)
             c = np.sort(run.outcome.contributions)
             order = np.argsort(run.outcome.contributions)
-            for record in run.outcome.history[-LAST_ROUNDS:]:
+            for record in end(run):
                 rewards = np.array(record.accuracies)[order]
                 lower, upper = metrics.alpha_bounds(c, rewards)
                 above.append(rewards > upper + 1e-12)
