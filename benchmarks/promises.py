@@ -47,13 +47,15 @@ def main() -> None:
 
 
 def cut_off(run: Run, until: int) -> tuple[Run, bool]:
-    """Return a run as if it had ended with a round, and whether it came that far."""
+    """Return a run as if it had ended with a round, and whether it came that far and was tested before."""
+    until = min(until, run.rounds)
+    came = run.outcome.history[-1].round >= until
     history = tuple(record for record in run.outcome.history if record.round <= until)
     training = {**run.experiment["training"], "rounds": until}
     short = replace(
         run, outcome=replace(run.outcome, history=history), experiment={**run.experiment, "training": training}
     )
-    return short, bool(run.finished or run.outcome.history[-1].round >= until)
+    return short, came and bool(history and end(short))
 
 
 def end(run: Run) -> tuple[Record, ...]:

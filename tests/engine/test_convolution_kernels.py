@@ -14,7 +14,13 @@ from torch.func import functional_call, vmap
 from cofair.engine import convolutions
 from cofair.engine.candidates import Candidates
 from cofair.engine.choose import arithmetic
-from cofair.engine.convolutions import StackableConv2d, StackableMaxPool2d, make_stackable
+from cofair.engine.convolutions import (
+    StackableConv1d,
+    StackableConv2d,
+    StackableGroupNorm,
+    StackableMaxPool2d,
+    make_stackable,
+)
 from cofair.engine.exchange import ClientStates, Rewards
 from cofair.engine.layout import Layout
 from cofair.engine.loop import LoopEngine
@@ -35,6 +41,8 @@ MORE = {  # beyond one tile, and channels that do not fill theirs
     "many channels, stride 2": (40, 20, (3, 3), 2, 1, 8, 8),
     "wider than a tile": (36, 140, (3, 3), 1, 1, 4, 4),
     "many pixels": (1, 3, (3, 3), 1, 0, 20, 20),
+    "patches that do not meet": (2, 3, (4, 4), 4, 0, 12, 9),
+    "a kernel as wide as the images": (2, 3, (3, 20), 1, 0, 6, 20),
 }
 
 
@@ -42,6 +50,7 @@ MORE = {  # beyond one tile, and channels that do not fill theirs
 def on_device(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(convolutions, "DEVICES", {DEVICE})
+    convolutions._work.cache_clear()
     with arithmetic("float32"):  # cuDNN's own default is TF32
         yield
 
@@ -72,7 +81,7 @@ def check(module, x, shared=False, within=1e-5):
     in_dims = (0, None) if shared else (0, 0)
     found = gradients(stacked, parameters, x, waves, in_dims)
     double = {name: value.double() for name, value in parameters.items()}
-    for one, other in zip(found, gradients(exact, double, x.double(), waves, in_dims), strict=True):
+    for one, other in zip(found, gradients(exact, double, x.double().contiguous(), waves, in_dims), strict=True):
         assert one.shape == other.shape
         assert apart(one, other) < within
 
@@ -88,6 +97,14 @@ def test_a_convolution_is_that_of_each_model(shape, bias):
     check(layer, x[0], shared=True)
     check(layer, x.movedim(2, -1).contiguous().movedim(-1, 2))  # channels last
     assert type(make_stackable(layer) or layer) is StackableConv2d
+
+
+@pytest.mark.parametrize(("channels", "stride", "padding"), [(3, 1, 0), (40, 2, 1)])
+def test_a_convolution_over_time_is_that_of_each_model(channels, stride, padding):
+    torch.manual_seed(0)
+    layer = nn.Conv1d(channels, 5, 3, stride, padding)
+    check(layer, torch.randn(3, 4, channels, 9, device=DEVICE))
+    assert type(make_stackable(layer) or layer) is StackableConv1d
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter knows no TF32")
@@ -111,9 +128,102 @@ def test_a_pooling_takes_the_first_of_the_largest(window, side):
         for one, other in zip(gradients(pool, {}, images, waves), expected, strict=True):
             assert torch.equal(one, other)
         alone = images[0].detach().requires_grad_()
-        out = pool(alone)
+        out = pool(alone).mul_(1)  # what follows may work in place
         assert torch.equal(out, expected[0][0])
-        assert torch.autograd.grad((out * waves(expected[0])[0]).sum(), alone)[0].shape == alone.shape
+        assert torch.equal(torch.autograd.grad((out * waves(expected[0])[0]).sum(), alone)[0], expected[1][0])
+
+
+def test_what_is_not_a_number_wins():
+    x = torch.randn(2, 3, 4, 6, 6, device=DEVICE)
+    x[0, 0, 0, 1, 1] = x[1, 2, 3, 4, 4] = torch.nan
+    x[0, 1, 0, 0, 0] = -torch.inf
+    pool = nn.MaxPool2d(2)
+    expected = vmap(pool)(x)
+    make_stackable(pool)
+    assert torch.equal(vmap(pool)(x).isnan(), expected.isnan())
+    assert torch.equal(vmap(pool)(x).nan_to_num(7), expected.nan_to_num(7))
+    small, empty = x[:, :, :, :1], x[:, :0]
+    with pytest.raises(RuntimeError):
+        vmap(pool)(small)
+    assert vmap(pool)(empty).shape == (2, 0, 4, 3, 3)
+
+
+class Then(nn.Module):
+    def __init__(self, kernel, then):
+        super().__init__()
+        self.conv, self.then = nn.Conv2d(1, 5, kernel), then
+
+    def forward(self, x):
+        return self.then(self.conv(x))
+
+
+TAILS = {
+    "as wide as the images": ((3, 8), lambda out: out.squeeze(3).relu()),  # a stride of one pixel means nothing
+    "turned": (3, lambda out: out.transpose(2, 3).relu().mean(1)),
+    "expanded": (3, lambda out: out.sum((2, 3))),
+    "a part": (3, lambda out: out[:, 1:4, ::2].relu()),
+}
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_gradient_may_lie_in_memory_as_it_likes(tail):
+    torch.manual_seed(0)
+    check(Then(*TAILS[tail]), torch.randn(3, 4, 1, 7, 8, device=DEVICE))
+
+
+@pytest.mark.parametrize("N", [1, 3])
+def test_what_kernels_cannot_count_goes_another_way(N, monkeypatch):
+    """Numbers of 64 bits, empty batches, and images beyond their reach."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(2, 3, 3).to(DEVICE)
+    plain = copy.deepcopy(layer)
+    make_stackable(layer)
+    parameters = {name: torch.randn(N, *value.shape, device=DEVICE) for name, value in layer.named_parameters()}
+    x = torch.randn(N, 4, 2, 6, 6, device=DEVICE)
+    double = {name: value.double() for name, value in parameters.items()}
+    exact = gradients(copy.deepcopy(plain).double(), double, x.double(), waves)
+    called = []
+    product = convolutions.kernels.product
+    monkeypatch.setattr(convolutions.kernels, "product", lambda *a, **k: called.append(1) or product(*a, **k))
+    assert all(
+        apart(a, b) < 1e-12 for a, b in zip(gradients(layer.double(), double, x.double(), waves), exact, strict=True)
+    )
+    layer.float()
+    assert gradients(layer, parameters, x[:, :0], waves)[1].abs().sum() == 0
+    monkeypatch.setattr(convolutions.kernels, "LARGEST", 100)
+    assert all(apart(a, b) < 1e-5 for a, b in zip(gradients(layer, parameters, x, waves), exact, strict=True))
+    assert not called
+    # models between the samples, as torch.func may leave them: offsets are beyond reach, the numbers are not
+    monkeypatch.setattr(convolutions.kernels, "LARGEST", 4 * 2 * 36 * N - 80 * N if N > 1 else 10**6)
+    between = x.transpose(0, 1).contiguous().transpose(0, 1)
+    assert all(apart(a, b) < 1e-5 for a, b in zip(gradients(layer, parameters, between, waves), exact, strict=True))
+    assert called
+
+
+def test_where_triton_cannot_compile_that_is_said_once(monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("no C compiler\nand more")
+
+    monkeypatch.setattr(convolutions.kernels, "product", broken)
+    layer = nn.Conv2d(2, 3, 3)
+    x = torch.randn(3, 4, 2, 6, 6, device=DEVICE)
+    with pytest.warns(UserWarning, match="no C compiler$"):
+        check(layer, x)
+    check(layer, x)
+    convolutions._work.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "side"), [(4, 2, (3, 5)), (6, 1, (1, 1)), (70, 2, (9, 4)), (8, 8, (40, 31))]
+)
+def test_a_norm_is_that_of_each_model(channels, groups, side):
+    torch.manual_seed(0)
+    norm = nn.GroupNorm(groups, channels)
+    x = 3 + 2 * torch.randn(3, 5, channels, *side, device=DEVICE)
+    check(norm, x, within=1e-4)
+    check(norm, x[0], shared=True, within=1e-4)
+    check(norm, x.movedim(2, -1).contiguous().movedim(-1, 2), within=1e-4)
+    assert type(make_stackable(norm) or norm) is StackableGroupNorm
 
 
 def test_other_poolings_stay():
@@ -187,7 +297,9 @@ def test_a_view_after_a_convolution_takes_another_way():
     start = problem.layout.row(problem.layout.prototype)
     rewards = Rewards(start, Work(steps=2, epochs=None, batch_size=4, lr=0.1))
     loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
-    vectorised, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
+    engine = VectorisedEngine(problem)
+    vectorised, _ = engine.train(rewards, ClientStates(), 1)
+    assert engine._fast is False
     assert apart(vectorised.updates, loop.updates) < 1e-3
     candidates = Candidates(problem)
     candidates.together = True

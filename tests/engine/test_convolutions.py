@@ -8,7 +8,7 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves
 
 from cofair.engine import convolutions
-from cofair.engine.convolutions import StackableConv2d, make_stackable
+from cofair.engine.convolutions import StackableConv1d, StackableConv2d, make_stackable
 from cofair.engine.exchange import ClientStates, Rewards
 from cofair.engine.forward import Forward
 from cofair.engine.loop import LoopEngine
@@ -36,6 +36,7 @@ def on_cpu(monkeypatch):
     """Swap on the CPU, too; the kernels have tests of their own."""
     monkeypatch.setattr(convolutions, "DEVICES", {"cpu"})
     monkeypatch.setattr(convolutions, "kernels", None)
+    convolutions._work.cache_clear()
 
 
 def layer_of(shape, bias, N=3, B=2):
@@ -122,7 +123,10 @@ def test_only_plain_convolutions_are_swapped_and_only_for_stacks(make_problem):
     module = nn.Sequential(*kinds)
     names = list(module.state_dict())
     make_stackable(module)
-    assert [type(part) is StackableConv2d for part in module] == [True] + [False] * 6
+    assert [isinstance(part, StackableConv1d | StackableConv2d) for part in module] == [True] + [False] * 4 + [
+        True,
+        False,
+    ]
     assert list(module.state_dict()) == names
     problem = make_problem(build("cnn-cifar", (3, 16, 16), 3), small_federation((3, 4), (3, 16, 16)))
     for stacked in (False, True):

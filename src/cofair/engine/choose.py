@@ -33,13 +33,12 @@ def engine(name: str, problem: Problem) -> Engine:
         # measured (benchmarks/training.py): stacked linear layers beat the loop, stacked convolutions do not
         plain = LinearStack.of(problem.layout, problem.neurons) is not None
         return VectorisedEngine(problem) if plain else LoopEngine(problem)
-    vectorised = VectorisedEngine(problem)
     start = problem.layout.row(problem.layout.prototype).to(problem.device)
     try:
-        vectorised.train(Rewards(start, Work(steps=1, batch_size=1)), ClientStates(), 1)
+        VectorisedEngine(problem).train(Rewards(start, Work(steps=1, batch_size=1)), ClientStates(), 1)
     except RunError:  # a module that torch.func cannot batch
         return LoopEngine(problem)
-    return vectorised
+    return VectorisedEngine(problem)  # a fresh one: it tries its ways on real batches
 
 
 @contextmanager

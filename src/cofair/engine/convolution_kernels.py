@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from cofair.engine.convolutions import Layer
 
 FLAT = 32  # channels: up to so many, the numbers of a patch are counted over its pixels and channels together
-PIXELS = 1024  # of poolings, at a time
+PIXELS = 1024  # of poolings and norms, at a time
+LARGEST = 2**31 - 2**16  # offset within the images of one model: kernels count in 32 bits, and a tile beyond the end
+MODELS = 65535  # at most: the second dimension of a grid
 Pair = tuple[int, int]
 
 
@@ -174,6 +176,100 @@ def _pool_gradient(
     tl.store(out + at, value, mask=at < count)
 
 
+@triton.jit
+def _norm(
+    images, weight, bias, out, means, rates, C, P, G, sn, sb, sp, on, eps, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write images whose groups of channels have mean 0 and variance 1, then scaled; channels are last in memory."""
+    n, b, group = tl.program_id(1).to(tl.int64), tl.program_id(0) // G, tl.program_id(0) % G
+    width = C // G
+    count = width * P
+    images += n * sn + b * sb + group * width
+    out += n * on + b * C * P + group * width
+    weight += n * C + group * width
+    bias += n * C + group * width
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, count, BLOCK):
+        k = start + at
+        total += tl.load(images + (k // width * sp + k % width), mask=k < count, other=0.0)
+    mean = tl.sum(total, 0) / count
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, count, BLOCK):
+        k = start + at
+        value = tl.load(images + (k // width * sp + k % width), mask=k < count, other=0.0) - mean
+        total += tl.where(k < count, value * value, 0.0)
+    rate = 1 / tl.sqrt(tl.sum(total, 0) / count + eps)
+    for start in range(0, count, BLOCK):
+        k = start + at
+        c = k % width
+        value = (tl.load(images + (k // width * sp + c), mask=k < count, other=0.0) - mean) * rate
+        value = value * tl.load(weight + c, mask=k < count, other=0.0) + tl.load(bias + c, mask=k < count, other=0.0)
+        tl.store(out + (k // width * C + c), value, mask=k < count)
+    place = (n * (tl.num_programs(0) // G) + b) * G + group
+    tl.store(means + place, mean)
+    tl.store(rates + place, rate)
+
+
+@triton.jit
+def _norm_gradient(
+    images, weight, g, out, means, rates, C, P, G, sn, sb, sp, on, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of images that were normalised; g and out have their channels last."""
+    n, b, group = tl.program_id(1).to(tl.int64), tl.program_id(0) // G, tl.program_id(0) % G
+    width = C // G
+    count = width * P
+    images += n * sn + b * sb + group * width
+    g += n * on + b * C * P + group * width
+    out += n * on + b * C * P + group * width
+    weight += n * C + group * width
+    place = (n * (tl.num_programs(0) // G) + b) * G + group
+    mean, rate = tl.load(means + place), tl.load(rates + place)
+    at = tl.arange(0, BLOCK)
+    plain, turned = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, count, BLOCK):
+        k = start + at
+        c = k % width
+        value = (tl.load(images + (k // width * sp + c), mask=k < count, other=0.0) - mean) * rate
+        back = tl.load(g + (k // width * C + c), mask=k < count, other=0.0)
+        back *= tl.load(weight + c, mask=k < count, other=0.0)
+        plain += back
+        turned += back * value
+    of_all, along = tl.sum(plain, 0) / count, tl.sum(turned, 0) / count
+    for start in range(0, count, BLOCK):
+        k = start + at
+        c = k % width
+        value = (tl.load(images + (k // width * sp + c), mask=k < count, other=0.0) - mean) * rate
+        back = tl.load(g + (k // width * C + c), mask=k < count, other=0.0)
+        back *= tl.load(weight + c, mask=k < count, other=0.0)
+        tl.store(out + (k // width * C + c), (back - of_all - value * along) * rate, mask=k < count)
+
+
+@triton.jit
+def _norm_weight_gradient(
+    images, g, out, means, rates, M, C, P, G, B, sn, sb, sp, on, each, parts,
+    BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Write what the scale and the shift of each channel get (2, N, S, C), in S parts of the pixels."""
+    n, part = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    c = tl.program_id(0) * BC + tl.arange(0, BC)[None, :]
+    scale, shift = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
+    for start in range(0, each, BM):
+        m = part * each + start + tl.arange(0, BM)[:, None]
+        b = m // P
+        there = (m < M) & (c < C)
+        back = tl.load(g + n * on + (m * C + c), mask=there, other=0.0)
+        value = tl.load(images + n * sn + (b * sb + m % P * sp + c), mask=there, other=0.0)
+        place = (n * B + b) * G + c // (C // G)
+        value = (value - tl.load(means + place, mask=there, other=0.0)) * tl.load(rates + place, mask=there, other=0.0)
+        scale += back * value
+        shift += back
+    c = tl.program_id(0) * BC + tl.arange(0, BC)
+    out += (n * parts + part) * C
+    tl.store(out + c, tl.sum(scale, 0), mask=c < C)
+    tl.store(out + tl.num_programs(1).to(tl.int64) * parts * C + c, tl.sum(shift, 0), mask=c < C)
+
+
 def _width(count: int, most: int) -> int:
     return min(most, max(16, triton.next_power_of_2(count)))
 
@@ -208,7 +304,7 @@ def product(images: Tensor, rows: Tensor, bias: Tensor | None, layer: "Layer", b
     Where `back`, images are a gradient of outputs, and inputs' gradient is returned; rows are kernels by input channel.
     """
     (N, B, C, H, W), O, (h, w) = images.shape, rows.shape[1], layer.image if back else layer.out
-    M, flat = B * h * w, C if C <= FLAT else 0
+    M, flat, images = B * h * w, C if C <= FLAT else 0, _within_reach(images)
     out = _empty(N, B, O, h, w, like=images)
     small = flat > 0 and O <= FLAT
     BM, BO, BK = 64 if small else 128, _width(O, 128), _width(C * math.prod(layer.kernel) if flat else C, 32)
@@ -224,14 +320,11 @@ def product(images: Tensor, rows: Tensor, bias: Tensor | None, layer: "Layer", b
 def weight_gradient(images: Tensor, g: Tensor, layer: "Layer", bias: bool) -> tuple[Tensor, Tensor | None]:
     """Return what the gradient g (N, B, O, h, w) of outputs gives kernels (N, O, C, k, k) and biases (N, O)."""
     (N, B, C, H, W), O, (h, w) = images.shape, g.shape[2], layer.out
-    g = g if g.stride(3) == w * g.stride(4) else _contiguous(g)
+    images, g = _within_reach(images), _within_reach(g if _has_rows_in_line(g) else _contiguous(g))
     M, K, flat = B * h * w, C * math.prod(layer.kernel), C if C <= FLAT else 0
     BM, BO, BK = 32, _width(O, 128), _width(K if flat else C, 32)
     tiles = (triton.cdiv(K, BK) if flat else math.prod(layer.kernel) * triton.cdiv(C, BK)) * triton.cdiv(O, BO)
-    # enough programs to fill the GPU; sums of their parts, since atomic additions come in an order of chance
-    parts = max(1, min(triton.cdiv(_programs(images), N * tiles), triton.cdiv(M, 8 * BM)))
-    each = triton.cdiv(triton.cdiv(M, parts), BM) * BM
-    parts = triton.cdiv(M, each)
+    each, parts = _parts(images, N * tiles, M, BM)
     out, sums = g.new_empty(N, parts, K, O), g.new_empty(N, parts, O)
     with _device_of(images):
         _weight_gradient[tiles, N, parts](
@@ -245,16 +338,36 @@ def weight_gradient(images: Tensor, g: Tensor, layer: "Layer", bias: bool) -> tu
 
 def _pixel_strides(images: Tensor) -> tuple[int, int, int, int]:
     """Return the strides of models, samples, channels and pixels, which are counted over rows here."""
-    n, b, c, _, w = images.stride()
-    return n, b, c, w
+    n, b, c, h, w = images.stride()
+    return n, b, c, h if images.shape[4] == 1 else w  # the stride of a dimension of one means nothing
+
+
+def _has_rows_in_line(images: Tensor) -> bool:
+    """Tell whether pixels can be counted over rows."""
+    h, w = images.shape[3:]
+    return h == 1 or w == 1 or images.stride(3) == w * images.stride(4)
+
+
+def _within_reach(images: Tensor) -> Tensor:
+    """Return images with offsets that kernels can count: torch.func may have laid the models between the samples."""
+    last = sum((size - 1) * stride for size, stride in zip(images.shape[1:], images.stride()[1:], strict=True))
+    return images if last <= LARGEST else _contiguous(images)
 
 
 def _device_of(tensor: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()  # Triton's interpreter runs on a CPU
 
 
-def _programs(images: Tensor) -> int:
-    return 4 * torch.cuda.get_device_properties(images.device).multi_processor_count if images.is_cuda else 8
+def _parts(images: Tensor, programs: int, count: int, block: int) -> tuple[int, int]:
+    """Return how many of `count` pixels to give to a program, in blocks, and how many parts that makes.
+
+    There are to be enough programs to fill the GPU. Their parts are summed up afterwards: atomic additions would come
+    in an order of chance.
+    """
+    wanted = 4 * torch.cuda.get_device_properties(images.device).multi_processor_count if images.is_cuda else 8
+    parts = max(1, min(triton.cdiv(wanted, programs), triton.cdiv(count, 8 * block)))
+    each = triton.cdiv(triton.cdiv(count, parts), block) * block
+    return each, triton.cdiv(count, each)
 
 
 def pool(images: Tensor, kernel: Pair) -> tuple[Tensor, Tensor]:
@@ -279,3 +392,48 @@ def pool_gradient(g: Tensor, where: Tensor, image: Pair, kernel: Pair) -> Tensor
             _contiguous(g), where, out, out.numel(), C, *image, h, w, *kernel, BLOCK=PIXELS
         )  # fmt: skip
     return out
+
+
+def norm(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return images (N, B, C, h, w) with normalised groups of channels, and means and 1/deviations (N, B, groups)."""
+    N, B, C, h, w = x.shape
+    x, out = _dense(x), _empty(N, B, C, h, w, like=x)
+    means, rates = x.new_empty(N, B, groups), x.new_empty(N, B, groups)
+    with _device_of(x):
+        _norm[B * groups, N](
+            x, weight.contiguous(), bias.contiguous(), out, means, rates, C, h * w, groups, *_row_strides(x),
+            out.stride(0), eps, BLOCK=_width(C // groups * h * w, PIXELS),
+        )  # fmt: skip
+    return out, means, rates
+
+
+def norm_gradients(x: Tensor, weight: Tensor, means: Tensor, rates: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what the gradient g (N, B, C, h, w) of normalised images gives images, scales and shifts (N, C)."""
+    (N, B, C, h, w), groups = x.shape, means.shape[2]
+    x, g, dx = _dense(x), _contiguous(g), _empty(N, B, C, h, w, like=x)
+    BM, BC = 32, _width(C, 64)
+    each, parts = _parts(x, N * triton.cdiv(C, BC), B * h * w, BM)
+    sums = x.new_empty(2, N, parts, C)
+    with _device_of(x):
+        _norm_gradient[B * groups, N](
+            x, weight.contiguous(), g, dx, means, rates, C, h * w, groups, *_row_strides(x), dx.stride(0),
+            BLOCK=_width(C // groups * h * w, PIXELS),
+        )  # fmt: skip
+        _norm_weight_gradient[triton.cdiv(C, BC), N, parts](
+            x, g, sums, means, rates, B * h * w, C, h * w, groups, B, *_row_strides(x), dx.stride(0), each, parts,
+            BM=BM, BC=BC,
+        )  # fmt: skip
+    scale, shift = sums.sum(2)
+    return dx, scale, shift
+
+
+def _dense(images: Tensor) -> Tensor:
+    """Return images with their channels last, and pixels that can be counted over rows."""
+    fits = (images.stride(2) == 1 or images.shape[2] == 1) and _has_rows_in_line(images)
+    return _within_reach(images) if fits else _contiguous(images)
+
+
+def _row_strides(images: Tensor) -> tuple[int, int, int]:
+    """Return the strides of models, samples and pixels."""
+    n, b, _, pixel = _pixel_strides(images)
+    return n, b, pixel

@@ -18,6 +18,7 @@ from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses
 from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError
 
+_NEGLIGIBLE = 0.01  # the same, in parts of the whole gradient: of a parameter whose gradient is but rounding
 _ALIKE = 0.1  # relative difference of two ways to compute a gradient, at most: in TF32 maxima and signs may change
 Drawn = tuple[Tensor, Tensor]  # masks (n, W, K) and how many of them each client draws from (n,)
 
@@ -192,20 +193,27 @@ class VectorisedEngine:
         try:
             with torch.random.fork_rng(devices):
                 fast = self._fast_gradients(*given)
+        except torch.OutOfMemoryError:
+            raise
         except Exception:  # a user's module may raise anything; what is wrong with it the safe way will say
             return False
         with torch.random.fork_rng(devices):
             safe = self._safe_gradients(*given)
-        apart, length = (
-            torch.stack([part.flatten(1).square().sum(1) for part in parts]).sum(0).sqrt()
-            for parts in ([fast[name] - own for name, own in safe.items()], safe.values())
+        lengths = {name: _length(own) for name, own in safe.items()}
+        whole = torch.stack([length.square() for length in lengths.values()]).sum(0).sqrt()
+        return all(
+            bool((_length(fast[name] - own) <= _ALIKE * lengths[name] + _NEGLIGIBLE * whole).all())
+            for name, own in safe.items()
         )
-        return bool((apart <= _ALIKE * length).all())
 
     def _objective(
         self, forward: Forward, parameters: Named, extras: Named, x: Tensor, y: Tensor, weights: Tensor
     ) -> Tensor:
         return (self.problem.loss(forward(parameters, extras, x), y) * weights).sum()
+
+
+def _length(stacked: Tensor) -> Tensor:
+    return stacked.flatten(1).square().sum(1).sqrt()
 
 
 def _clipped(gradients: Named, clip: float) -> Named:
