@@ -7,11 +7,11 @@ from torch import nn
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves
 
-from cofair.engine import convolutions
-from cofair.engine.convolutions import StackableConv1d, StackableConv2d, make_stackable
+from cofair.engine import stackable
 from cofair.engine.exchange import ClientStates, Rewards
 from cofair.engine.forward import Forward
 from cofair.engine.loop import LoopEngine
+from cofair.engine.stackable import StackableConv1d, StackableConv2d, make_stackable
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.models import build
@@ -34,9 +34,9 @@ SHAPES = {  # channels, outputs, kernel, stride, padding, height, width
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch):
     """Swap on the CPU, too; the kernels have tests of their own."""
-    monkeypatch.setattr(convolutions, "DEVICES", {"cpu"})
-    monkeypatch.setattr(convolutions, "kernels", None)
-    convolutions._work.cache_clear()
+    monkeypatch.setattr(stackable, "DEVICES", {"cpu"})
+    monkeypatch.setattr(stackable, "kernels", None)
+    stackable._work.cache_clear()
 
 
 def layer_of(shape, bias, N=3, B=2):

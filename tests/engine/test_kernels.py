@@ -1,6 +1,6 @@
 """The kernels give what the convolutions and poolings of the models one by one give.
 
-On a GPU, or anywhere in Triton's interpreter: TRITON_INTERPRET=1 pytest tests/engine/test_convolution_kernels.py
+On a GPU, or anywhere in Triton's interpreter: TRITON_INTERPRET=1 pytest tests/engine/test_kernels.py
 """
 
 import copy
@@ -11,26 +11,26 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from cofair.engine import convolutions
+from cofair.engine import stackable
 from cofair.engine.candidates import Candidates
 from cofair.engine.choose import arithmetic
-from cofair.engine.convolutions import (
+from cofair.engine.exchange import ClientStates, Rewards
+from cofair.engine.layout import Layout
+from cofair.engine.loop import LoopEngine
+from cofair.engine.problem import Problem
+from cofair.engine.stackable import (
     StackableConv1d,
     StackableConv2d,
     StackableGroupNorm,
     StackableMaxPool2d,
     make_stackable,
 )
-from cofair.engine.exchange import ClientStates, Rewards
-from cofair.engine.layout import Layout
-from cofair.engine.loop import LoopEngine
-from cofair.engine.problem import Problem
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.models import build
 from cofair.neurons.map import NeuronMap
 from tests.conftest import small_federation
-from tests.engine.test_convolutions import SHAPES
+from tests.engine.test_stackable import SHAPES
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -49,8 +49,8 @@ MORE = {  # beyond one tile, and channels that do not fill theirs
 @pytest.fixture(autouse=True)
 def on_device(monkeypatch):
     pytest.importorskip("triton")
-    monkeypatch.setattr(convolutions, "DEVICES", {DEVICE})
-    convolutions._work.cache_clear()
+    monkeypatch.setattr(stackable, "DEVICES", {DEVICE})
+    stackable._work.cache_clear()
     with arithmetic("float32"):  # cuDNN's own default is TF32
         yield
 
@@ -183,18 +183,18 @@ def test_what_kernels_cannot_count_goes_another_way(N, monkeypatch):
     double = {name: value.double() for name, value in parameters.items()}
     exact = gradients(copy.deepcopy(plain).double(), double, x.double(), waves)
     called = []
-    product = convolutions.kernels.product
-    monkeypatch.setattr(convolutions.kernels, "product", lambda *a, **k: called.append(1) or product(*a, **k))
+    product = stackable.kernels.product
+    monkeypatch.setattr(stackable.kernels, "product", lambda *a, **k: called.append(1) or product(*a, **k))
     assert all(
         apart(a, b) < 1e-12 for a, b in zip(gradients(layer.double(), double, x.double(), waves), exact, strict=True)
     )
     layer.float()
     assert gradients(layer, parameters, x[:, :0], waves)[1].abs().sum() == 0
-    monkeypatch.setattr(convolutions.kernels, "LARGEST", 100)
+    monkeypatch.setattr(stackable.memory, "LARGEST", 100)
     assert all(apart(a, b) < 1e-5 for a, b in zip(gradients(layer, parameters, x, waves), exact, strict=True))
     assert not called
     # models between the samples, as torch.func may leave them: offsets are beyond reach, the numbers are not
-    monkeypatch.setattr(convolutions.kernels, "LARGEST", 4 * 2 * 36 * N - 80 * N if N > 1 else 10**6)
+    monkeypatch.setattr(stackable.memory, "LARGEST", 4 * 2 * 36 * N - 80 * N if N > 1 else 10**6)
     between = x.transpose(0, 1).contiguous().transpose(0, 1)
     assert all(apart(a, b) < 1e-5 for a, b in zip(gradients(layer, parameters, between, waves), exact, strict=True))
     assert called
@@ -204,13 +204,13 @@ def test_where_triton_cannot_compile_that_is_said_once(monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("no C compiler\nand more")
 
-    monkeypatch.setattr(convolutions.kernels, "product", broken)
+    monkeypatch.setattr(stackable.kernels, "product", broken)
     layer = nn.Conv2d(2, 3, 3)
     x = torch.randn(3, 4, 2, 6, 6, device=DEVICE)
     with pytest.warns(UserWarning, match="no C compiler$"):
         check(layer, x)
     check(layer, x)
-    convolutions._work.cache_clear()
+    stackable._work.cache_clear()
 
 
 @pytest.mark.parametrize(

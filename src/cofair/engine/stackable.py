@@ -1,4 +1,4 @@
-"""Convolutions, poolings and norms of many models at once, by kernels of our own where torch.func has one of N groups.
+"""Layers that torch.func stacks by kernels of our own: convolutions, poolings and norms of many models at once.
 
 cuDNN is slow at the gradients of convolutions of many groups and takes no tensor cores for those of the inputs.
 """
@@ -16,7 +16,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 try:
-    from cofair.engine import convolution_kernels as kernels
+    from cofair.engine import kernels
+    from cofair.engine.kernels import memory
 except Exception:  # Triton comes with PyTorch for CUDA on Linux only, and elsewhere may fail in any way
     kernels = None  # type: ignore[assignment]
 
@@ -195,7 +196,7 @@ class _Pool(torch.autograd.Function):
     def forward(x: Tensor, kernel: Pair) -> tuple[Tensor, Tensor]:
         stacked = x if x.dim() == 5 else x[None]
         out, where = kernels.pool(stacked, kernel)
-        return (out, where) if x.dim() == 5 else (out[0].clone(), where[0].clone())  # no views: see kernels._empty
+        return (out, where) if x.dim() == 5 else (out[0].clone(), where[0].clone())  # no views: see memory.empty
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -251,9 +252,9 @@ def _stack(tensor: Tensor, at: int | None, count: int) -> Tensor:
 
 def _fits(x: Tensor, weight: Tensor, layer: Layer) -> bool:
     """Tell whether kernels can count all of these numbers."""
-    if kernels is None or x.dtype is not torch.float32 or not x.numel() or len(x) > kernels.MODELS:
+    if kernels is None or x.dtype is not torch.float32 or not x.numel() or len(x) > memory.MODELS:
         return False
-    return max(x[0].numel(), x.shape[1] * weight.shape[1] * math.prod(layer.out)) <= kernels.LARGEST
+    return max(x[0].numel(), x.shape[1] * weight.shape[1] * math.prod(layer.out)) <= memory.LARGEST
 
 
 @lru_cache
