@@ -116,6 +116,14 @@ def test_more_workers_than_federations_divide_their_runs(tmp_path, workers, size
     assert {job.folder for batch in found for job in batch} == {job.folder for job in jobs}
 
 
+def test_only_federations_that_are_left_over_are_divided(tmp_path):
+    grid = {"run": {"seed": [0, 1, 2, 3, 4]}, "method": ["fedavg", "fedrac", "fedsac", "cgsv"]}
+    jobs = jobs_of(SMALL | {"grid": grid}, tmp_path)
+    assert [len(batch) for batch in batches(jobs, workers=2)] == [4, 4, 4, 4, 2, 2]
+    assert [len(batch) for batch in batches(jobs, workers=4)] == [4, 4, 4, 4, 1, 1, 1, 1]
+    assert [len(batch) for batch in batches(jobs, workers=5)] == [4, 4, 4, 4, 4]
+
+
 def test_a_grid_is_all_combinations():
     points = read_grid({"grid": {"run": {"seed": [0, 1]}, "method": ["fedavg", {"name": "fedsac", "beta": 5}]}})
     assert [point.name for point in points] == [

@@ -65,28 +65,33 @@ def batches(jobs: Sequence[Job], workers: int = 1) -> list[list[Job]]:
     for job in jobs:
         federations = groups.setdefault(_alike(job.experiment), {})
         federations.setdefault(_setting(job.experiment), []).append(job)
-    parts = _parts(sum(map(len, groups.values())), len(jobs), workers)
+    whole, parts = _division(sum(map(len, groups.values())), len(jobs), workers)
     enough = sum(map(_cost, jobs)) / (_TURNS * workers)
     found: list[list[Job]] = []
     for federations in groups.values():
         found.append([])
         for _, own in sorted(federations.items()):
-            for part in ([own[i] for i in range(first, len(own), parts)] for first in range(min(parts, len(own)))):
-                full = bool(found[-1]) and (parts > 1 or sum(map(_cost, found[-1])) >= enough)
+            count, whole = (1, whole - 1) if whole else (min(parts, len(own)), 0)
+            for part in ([own[i] for i in range(first, len(own), count)] for first in range(count)):
+                full = bool(found[-1]) and (count > 1 or sum(map(_cost, found[-1])) >= enough)
                 if workers > 1 and full:
                     found.append([])
                 found[-1] += part
     return sorted(found, key=lambda batch: -sum(map(_cost, batch)))
 
 
-def _parts(federations: int, jobs: int, workers: int) -> int:
-    """Return in how many parts to divide the runs of each federation, so that the last worker is done soonest."""
+def _division(federations: int, jobs: int, workers: int) -> tuple[int, int]:
+    """Return how many federations stay whole, and in how many parts to divide each of the others.
+
+    Every worker gets as many whole ones as the others; the rest is divided so that the last worker is done soonest.
+    """
+    turns, rest = divmod(federations, workers)
     runs = jobs / max(1, federations)
 
     def longest(parts: int) -> float:
-        return math.ceil(parts * federations / workers) * (runs / parts + _FIXED)
+        return math.ceil(parts * rest / workers) * (runs / parts + _FIXED)
 
-    return min(range(1, math.ceil(runs) + 1), key=longest, default=1)
+    return turns * workers, min(range(1, math.ceil(runs) + 1), key=longest, default=1)
 
 
 def _cost(job: Job) -> int:
