@@ -50,7 +50,7 @@ MORE = {  # beyond one tile, and channels that do not fill theirs
 def on_device(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(stackable, "DEVICES", {DEVICE})
-    stackable._work.cache_clear()
+    stackable._kernels_work.cache_clear()
     with arithmetic("float32"):  # cuDNN's own default is TF32
         yield
 
@@ -210,7 +210,7 @@ def test_where_triton_cannot_compile_that_is_said_once(monkeypatch):
     with pytest.warns(UserWarning, match="no C compiler$"):
         check(layer, x)
     check(layer, x)
-    stackable._work.cache_clear()
+    stackable._kernels_work.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def on_cpu(monkeypatch):
     """Swap on the CPU, too; the kernels have tests of their own."""
     monkeypatch.setattr(stackable, "DEVICES", {"cpu"})
     monkeypatch.setattr(stackable, "kernels", None)
-    stackable._work.cache_clear()
+    stackable._kernels_work.cache_clear()
 
 
 def layer_of(shape, bias, N=3, B=2):

@@ -16,9 +16,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 try:
+    import triton
+except Exception:  # it comes with PyTorch for CUDA on Linux only, and elsewhere may fail in any way
+    triton = None
+
+if triton is not None:  # outside of the above: an error of our own is no reason to go without kernels
     from cofair.engine import kernels
     from cofair.engine.kernels import memory
-except Exception:  # Triton comes with PyTorch for CUDA on Linux only, and elsewhere may fail in any way
+else:
     kernels = None  # type: ignore[assignment]
 
 DEVICES = {"cuda"}  # on a CPU torch.func's own rule is faster; tests add "cpu"
@@ -74,7 +79,7 @@ class StackableMaxPool2d(nn.MaxPool2d):
         """Return what nn.MaxPool2d returns."""
         kernel = _pair(self.kernel_size)
         fits = input.dim() == 4 and input.numel() and input.shape[2] >= kernel[0] and input.shape[3] >= kernel[1]
-        if input.device.type not in DEVICES or not fits or not _work(input.device):
+        if input.device.type not in DEVICES or not fits or not _kernels_work(input.device):
             return cast(Tensor, super().forward(input))
         out, _ = _Pool.apply(input, kernel)  # type: ignore[no-untyped-call]
         return cast(Tensor, out)
@@ -87,8 +92,8 @@ class StackableGroupNorm(nn.GroupNorm):
         """Return what nn.GroupNorm returns."""
         if input.device.type not in DEVICES:
             return super().forward(input)
-        fits = input.dim() == 4 and input.numel() and input.dtype is torch.float32 and self.affine
-        if not fits or not _work(input.device):
+        fits = input.dim() == 4 and input.dtype is torch.float32 and self.affine
+        if not fits or not _kernels_work(input.device) or not 0 < input.numel() <= memory.LARGEST:
             # the copy that group_norm would make: its look at the channels' place has no rule in torch.func
             return super().forward(input.clone(memory_format=torch.contiguous_format))
         out, *_ = _Norm.apply(input, self.weight, self.bias, self.num_groups, self.eps)  # type: ignore[no-untyped-call]
@@ -151,7 +156,7 @@ class _Convolution(torch.autograd.Function):
             return unflatten(F.conv2d(x.flatten(0, 1), weight, bias, *steps), 0, x.shape[:2]), 0
         weight = _stack(weight, in_dims[1], N)
         bias = None if bias is None else _stack(bias, in_dims[2], N)
-        if not _fits(x, weight, layer) or not _work(x.device):
+        if not _fits(x, weight, layer) or not _kernels_work(x.device):
             flat = None if bias is None else bias.flatten()
             out = F.conv2d(x.transpose(0, 1).flatten(1, 2), weight.flatten(0, 1), flat, *steps, groups=N)
             return unflatten(out, 1, (N, -1)), 1
@@ -258,7 +263,7 @@ def _fits(x: Tensor, weight: Tensor, layer: Layer) -> bool:
 
 
 @lru_cache
-def _work(device: torch.device) -> bool:
+def _kernels_work(device: torch.device) -> bool:
     """Tell whether there are kernels and Triton can compile them for a device, which takes a C compiler and a cache."""
     if kernels is None:
         return False

@@ -18,8 +18,8 @@ from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses
 from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError
 
-_NEGLIGIBLE = 0.01  # the same, in parts of the whole gradient: of a parameter whose gradient is but rounding
 _ALIKE = 0.1  # relative difference of two ways to compute a gradient, at most: in TF32 maxima and signs may change
+_NEGLIGIBLE = 0.01  # the same, in parts of the whole gradient: of a parameter whose gradient is but rounding
 Drawn = tuple[Tensor, Tensor]  # masks (n, W, K) and how many of them each client draws from (n,)
 
 
