@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from cofair import randomness
@@ -23,3 +24,9 @@ def test_hashes_are_uniform_over_the_sign_and_the_lowest_bit():
     hashes = randomness.stream(torch.tensor(7), 20_000)
     assert abs((hashes > 0).double().mean() - 0.5) < 0.02
     assert abs((hashes & 1).double().mean() - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("number", [0, 1, 77, -1, 2**63 - 1, -(2**63), randomness.address("phase")])
+def test_a_number_folds_as_a_tensor_of_it_does(number):
+    keys = randomness.stream(torch.tensor(3), 50)
+    assert torch.equal(randomness.fold(keys, number), randomness.fold(keys, torch.tensor(number)))

@@ -14,6 +14,7 @@ from torch import Tensor
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer: splitmix64's increment
 _FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _SECOND = -7723592293110705685  # 0x94D049BB133111EB
+_ALL = 0xFFFF_FFFF_FFFF_FFFF
 
 
 def address(*parts: int | str) -> int:
@@ -30,7 +31,9 @@ def client_keys(seed: int, names: Sequence[str]) -> Tensor:
 
 def fold(keys: Tensor, value: int | Tensor) -> Tensor:
     """Derive new keys from keys and a number, such as a round or an epoch."""
-    return mix(keys ^ mix(torch.as_tensor(value, dtype=torch.int64, device=keys.device) + _GOLDEN))
+    if isinstance(value, int):  # no copy of a number to a GPU
+        return mix(keys ^ _mix_number(value + _GOLDEN))
+    return mix(keys ^ mix(value + _GOLDEN))
 
 
 def mix(x: Tensor) -> Tensor:
@@ -38,6 +41,15 @@ def mix(x: Tensor) -> Tensor:
     x = (x ^ _shift_right(x, 30)) * _FIRST
     x = (x ^ _shift_right(x, 27)) * _SECOND
     return x ^ _shift_right(x, 31)
+
+
+def _mix_number(x: int) -> int:
+    """Scramble one number as `mix` does tensors."""
+    x &= _ALL
+    x = (x ^ (x >> 30)) * _FIRST & _ALL
+    x = (x ^ (x >> 27)) * _SECOND & _ALL
+    x ^= x >> 31
+    return x - (1 << 64) if x >> 63 else x
 
 
 def stream(keys: Tensor, count: int) -> Tensor:

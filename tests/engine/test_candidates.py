@@ -48,7 +48,10 @@ def test_together_is_one_by_one(case, make_problem):
     masks = torch.rand(3, problem.neurons.count) < 0.5
     together, apart = Candidates(problem), Candidates(problem)
     together.together, apart.together = True, False
-    for parameters, own_masks in [(base, masks), (rows, masks), (rows, None), (base, None), (base, masks[:1])]:
+    in_last = torch.ones_like(masks)
+    in_last[:, problem.neurons.slices[-1]] = masks[:, problem.neurons.slices[-1]]
+    cases = [(base, masks), (rows, masks), (rows, None), (base, None), (base, masks[:1])]
+    for parameters, own_masks in [*cases, (base, in_last), (base, masks[:1].expand(3, -1))]:
         for at_once in (1, len(x)):
             found = together.outputs(parameters, own_masks, x, at_once)
             torch.testing.assert_close(found, apart.outputs(parameters, own_masks, x, at_once), rtol=1e-9, atol=1e-9)

@@ -217,4 +217,4 @@ def test_plain_networks_are_trained_the_fast_way(make_problem):
     problem = make_problem(build("cnn-cifar", (3, 18, 18), 3), small_federation((5, 9, 3), (3, 18, 18)))
     engine = VectorisedEngine(problem)
     engine.train(Rewards(problem.layout.row(problem.layout.prototype), Work(steps=1, batch_size=4)), ClientStates(), 1)
-    assert engine._fast is True
+    assert engine.gradients._is_fast is True

@@ -26,7 +26,12 @@ class Candidates:
         self.together = problem.device.type != "cpu"  # convolutions with weights of their own each are slow on a CPU
         self._ways: dict[frozenset[str], Forward | None] = {}  # by the names of parameters that are stacked
         self._can_share: bool | None = None
-        self._dimensions = {entry.name: len(entry.shape) for entry in problem.layout.entries}
+        module = problem.layout.prototype
+        self._dimensions = {
+            name: value.dim()
+            for every in (module.named_parameters, module.named_buffers)
+            for name, value in every(remove_duplicate=False)
+        }
 
     def outputs(self, rows: Tensor, masks: Tensor | None, x: Tensor, at_once: int) -> Tensor:
         """Return the outputs (C, n, ...) of rows (C, D), or of one base (D,), under masks (C, K), on samples x.
@@ -42,15 +47,19 @@ class Candidates:
         return torch.stack([torch.cat([self._one(named, extras, i, part) for part in parts]) for i in range(count)])
 
     def _parameters(self, rows: Tensor, masks: Tensor | None, x: Tensor) -> tuple[_Named, _Named]:
-        """Return parameters by name, (C, *shape) or *shape where all candidates share one, and extras (C, ...)."""
+        """Return parameters and extras by name, (C, *shape), or *shape where all candidates share one.
+
+        A layer whose inputs and parameters are the same for all candidates is then computed once.
+        """
         layout, neurons = self.problem.layout, self.problem.neurons
         extras = self.forward.mask_extras(masks)
         if masks is None or neurons is None:
             return layout.views(rows if rows.dim() > 1 else rows[None]), extras
         if rows.dim() == 1 and self.together and self._readers_suffice(rows, x):
-            # what no mask changes stays one tensor: a layer that reads the same in all of them is computed once
-            whole = layout.views(rows)
-            return whole | {name: whole[name] * own for name, own in neurons.reader_masks(masks).items()}, extras
+            whole, readers = layout.views(rows), neurons.reader_masks(masks)
+            differ = _that_differ(readers | extras)
+            named = {name: whole[name] * (own if name in differ else own[0]) for name, own in readers.items()}
+            return whole | named, {name: own if name in differ else own[0] for name, own in extras.items()}
         return layout.views(rows * neurons.parameter_mask(masks)), extras
 
     def _readers_suffice(self, base: Tensor, x: Tensor) -> bool:
@@ -81,7 +90,7 @@ class Candidates:
 
     def _way(self, named: _Named, extras: _Named, x: Tensor) -> Forward | None:
         """Return the fastest way that is right to run several candidates at once, if there is any; tried on samples."""
-        stacked = frozenset(name for name, value in named.items() if self._is_stacked(name, value))
+        stacked = frozenset(name for name, value in {**named, **extras}.items() if self._is_stacked(name, value))
         if stacked not in self._ways:
             ways = (way for way in (self._stacked, self.forward) if self._is_right(way, named, extras, x[:_TRIED_ON]))
             self._ways[stacked] = next(ways, None)
@@ -103,11 +112,23 @@ class Candidates:
 
     def _all(self, way: Forward, named: _Named, extras: _Named, x: Tensor) -> Tensor:
         stacked = {name: 0 if self._is_stacked(name, value) else None for name, value in named.items()}
-        return vmap(way.evaluate, in_dims=(stacked, 0, None), randomness="different")(named, extras, x)
+        beside = {name: 0 if self._is_stacked(name, value) else None for name, value in extras.items()}
+        return vmap(way.evaluate, in_dims=(stacked, beside, None), randomness="different")(named, extras, x)
 
     def _one(self, named: _Named, extras: _Named, i: int, x: Tensor) -> Tensor:
-        own = {name: value[i] if self._is_stacked(name, value) else value for name, value in named.items()}
-        return self.forward.evaluate(own, {name: value[i] for name, value in extras.items()}, x)
+        own, beside = (
+            {name: value[i] if self._is_stacked(name, value) else value for name, value in given.items()}
+            for given in (named, extras)
+        )
+        return self.forward.evaluate(own, beside, x)
 
     def _is_stacked(self, name: str, value: Tensor) -> bool:
         return value.dim() > self._dimensions[name]
+
+
+def _that_differ(masks: _Named) -> set[str]:
+    """Name the masks (C, ...) that are not the same for all candidates; all of them where none differs."""
+    if not masks:
+        return set()
+    differ = torch.stack([(own != own[:1]).any() for own in masks.values()]).tolist()
+    return {name for name, own in zip(masks, differ, strict=True) if own or not any(differ)}

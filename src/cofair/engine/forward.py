@@ -77,6 +77,11 @@ class Forward:
             name: self.layout.frozen[name] * mask for name, mask in frozen.items()
         }
 
+    @property
+    def drops_out(self) -> bool:
+        """Tell whether a step needs keys for dropout."""
+        return bool(self._dropouts)
+
     def dropout_extras(self, keys: Tensor) -> dict[str, Tensor]:
         """Return the dropout keys of one step: `keys` is one a client (N,), or one alone ()."""
         return {f"{name}.key": randomness.fold(keys, i) for i, name in enumerate(self._dropouts)}

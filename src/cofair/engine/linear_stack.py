@@ -53,7 +53,7 @@ class LinearStack:
     def of(cls, layout: Layout, neurons: NeuronMap | None) -> "LinearStack | None":
         """Return the stack that a layout's module is, or None if it is something else."""
         layers: list[_Linear] = []
-        if any(_has_hooks(part) for part in layout.prototype.modules()):
+        if any(has_hooks(part) for part in layout.prototype.modules()):
             return None
         for name, part in sequential_leaves(layout.prototype):
             if type(part) is nn.Flatten and not layers and (part.start_dim, part.end_dim) == (1, -1):
@@ -184,7 +184,8 @@ class LinearStack:
                 views[layer.bias].add_(change)
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
+    """Tell whether something is called with what a module computes."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(len(kind) > 0 for kind in hooks)
 

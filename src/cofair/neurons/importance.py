@@ -21,15 +21,21 @@ def by_removal(scorer: Scorer, base: Tensor) -> Tensor:
     neurons = scorer.neurons()
     if scorer.stack is None:
         without_one = ~torch.eye(neurons.count, dtype=torch.bool, device=base.device)
-        whole, without = (scorer.score(base, masks, per_sample=True).losses for masks in (None, without_one))
-        assert whole is not None
-        assert without is not None
-        return (without - whole).mean(1, dtype=torch.float64)
+        # layer by layer: what is computed before a layer is then the same for all that differ in it
+        asked = [None, *(without_one[where] for where in neurons.slices)]
+        whole, *without = (_losses(scorer, base, masks) for masks in asked)
+        return torch.cat([(own - whole).mean(1, dtype=torch.float64) for own in without])
     changes = torch.zeros(neurons.count, dtype=torch.float64, device=base.device)
     for a, b in scorer.sample_ranges(1):
         x, y = scorer.samples.x[a:b], scorer.samples.y[a:b]
         changes += removal_changes(scorer.stack, base, x, y, scorer.problem.loss)
     return changes / len(scorer.samples)
+
+
+def _losses(scorer: Scorer, base: Tensor, masks: Tensor | None) -> Tensor:
+    losses = scorer.score(base, masks, per_sample=True).losses
+    assert losses is not None
+    return losses
 
 
 def taylor(scorer: Scorer, base: Tensor) -> Tensor:
