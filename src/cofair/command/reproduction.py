@@ -61,7 +61,7 @@ def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:
             own.scene,
             _metric(own.metric),
         )
-        measured = [_short(line.measured[rule]) for rule in rules]
+        measured = [_short(line.measured[rule], own.metric) for rule in rules]
         places.setdefault(where, {})[own.method] = f"{_published(own.mean)} → {' / '.join(measured)}"
     rows = ["| " + " | ".join(["cell", *methods]) + " |", "| " + " | ".join(["---"] * (len(methods) + 1)) + " |"]
     for (data, scene, metric), cells in places.items():
@@ -74,10 +74,10 @@ def _published(value: float) -> str:
     return f"{value:.3g}" if abs(value) < _SMALL else f"{value:g}"
 
 
-def _short(value: Value | None) -> str:
+def _short(value: Value | None, metric: str) -> str:
     if value is None:
         return "–"
-    if 0 < abs(value.mean) < _SMALL:
+    if 0 < abs(value.mean) < _SMALL and not metric.startswith("rate"):
         return f"{value.mean:.3g}"
     return f"{value.mean:.2f}" if abs(value.mean) <= 1 else f"{value.mean:.1f}"
 
