@@ -64,6 +64,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--loop", action=argparse.BooleanOptionalAction, default=True, help="time the loop too")
+    parser.add_argument(
+        "--graphs", action=argparse.BooleanOptionalAction, default=True, help="record steps as CUDA graphs on a GPU"
+    )
     given = parser.parse_args()
     device = torch.device(given.device)
     with arithmetic(given.precision):
@@ -72,7 +75,9 @@ def main() -> None:
         for model in given.model:
             for clients in given.clients if model == "mlp" or device.type == "cuda" else given.clients[:1]:
                 own = problem(model, clients, device)
-                engines: dict[str, Engine] = {"vectorised": VectorisedEngine(own)}
+                together = VectorisedEngine(own)
+                together.graphs.usable &= given.graphs
+                engines: dict[str, Engine] = {"vectorised": together}
                 if given.loop:
                     engines["loop"] = LoopEngine(own)
                 # a step is what a longer round takes more than a short one: starting a round is not part of it

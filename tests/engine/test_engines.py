@@ -53,7 +53,21 @@ WORKS = {
     "large batch": Work(steps=3, epochs=None, batch_size=64, lr=0.1, clip=0.5),
     "adam": Work(steps=4, epochs=None, batch_size=8, lr=0.01, optimiser="adam"),
 }
+
+
+class Scaled(nn.Module):
+    """A module with a parameter that is one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(6, 3), nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x):
+        return self.scale * self.layer(x)
+
+
 MODULES = {
+    "a number": Scaled,
     "relu stack": lambda: small_stack(nn.ReLU),
     "tanh stack": lambda: small_stack(nn.Tanh),
     "sigmoid stack": lambda: small_stack(nn.Sigmoid),

@@ -65,7 +65,7 @@ class Layout:
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Return named views (..., *shape) into rows (..., D); writing to a view writes to the rows."""
         lead = rows.shape[:-1]
-        return {e.name: rows[..., e.start : e.stop].view(*lead, *e.shape)
+        return {e.name: rows[..., e.start : e.stop].view((*lead, *e.shape))
                 for e in self.entries}  # fmt: skip
 
     def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:

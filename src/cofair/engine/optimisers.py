@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cofair.engine.exchange import ClientStates
+from cofair.engine.layout import Layout
 
 Named = dict[str, Tensor]
 
@@ -24,9 +25,11 @@ def adam_memory(states: ClientStates, like: Tensor) -> Named:
 class Sgd:
     """Plain gradient descent, no momentum, no memory."""
 
-    def step(self, rows: Tensor, gradients: Tensor, lr: Tensor) -> None:
-        """Move the first n clients' rows (n, D) in place, at rates of their own (n,)."""
-        rows.addcmul_(gradients, lr[:, None], value=-1)
+    def step(self, parameters: Named, gradients: Named, lr: Tensor, scale: Tensor | None) -> None:
+        """Move the first n clients' parameters (n, ...) in place, by scaled gradients, at rates of their own (n,)."""
+        rates = lr if scale is None else lr * scale
+        for name, value in parameters.items():
+            value.addcmul_(gradients[name], per_client(rates, value), value=-1)
 
 
 class Adam:
@@ -35,20 +38,28 @@ class Adam:
     betas = (0.9, 0.999)
     epsilon = 1e-8
 
-    def __init__(self, memory: Named, clients: Tensor, hold: Callable[[str, Tensor], Tensor]) -> None:
+    def __init__(
+        self, memory: Named, clients: Tensor, layout: Layout, hold: Callable[[str, Tensor], Tensor]
+    ) -> None:  # fmt: skip
         """Take the memory rows of some clients, in the order in which they will step; `hold` copies what changes."""
         self._memory, self._clients = memory, clients
         self._own = {name: hold(name, value[clients]) for name, value in memory.items()}
+        self._first, self._second = layout.views(self._own["first"]), layout.views(self._own["second"])
 
-    def step(self, rows: Tensor, gradients: Tensor, lr: Tensor) -> None:
-        """Move the first n clients' rows (n, D) in place, at rates of their own (n,)."""
-        first, second, steps = (self._own[name][: len(rows)] for name in ("first", "second", "steps"))
-        steps += 1
-        one, two = (1 - beta ** steps.double() for beta in self.betas)
-        first.lerp_(gradients, 1 - self.betas[0])
-        second.mul_(self.betas[1]).addcmul_(gradients, gradients, value=1 - self.betas[1])
-        spread = (second.sqrt() / two.sqrt().to(rows.dtype)[:, None]).add_(self.epsilon)
-        rows.addcdiv_(first * (lr / one).to(rows.dtype)[:, None], spread, value=-1)
+    def step(self, parameters: Named, gradients: Named, lr: Tensor, scale: Tensor | None) -> None:
+        """Move the first n clients' parameters (n, ...) in place, by scaled gradients, at rates of their own (n,)."""
+        n = len(lr)
+        self._own["steps"][:n] += 1
+        one, two = (1 - beta ** self._own["steps"][:n].double() for beta in self.betas)
+        sizes, roots = (lr / one).to(lr.dtype), two.sqrt().to(lr.dtype)
+        for name, value in parameters.items():
+            gradient, first, second = gradients[name], self._first[name][:n], self._second[name][:n]
+            if scale is not None:
+                gradient = gradient * per_client(scale, value)
+            first.lerp_(gradient, 1 - self.betas[0])
+            second.mul_(self.betas[1]).addcmul_(gradient, gradient, value=1 - self.betas[1])
+            spread = (second.sqrt() / per_client(roots, value)).add_(self.epsilon)
+            value.addcdiv_(first * per_client(sizes, value), spread, value=-1)
 
     def states(self) -> ClientStates:
         """Return the memory of all clients after these steps."""
@@ -56,3 +67,8 @@ class Adam:
         for name, value in self._own.items():
             memory[name][self._clients] = value
         return ClientStates(memory)
+
+
+def per_client(values: Tensor, like: Tensor) -> Tensor:
+    """Shape one value a client (n,) so that it multiplies a stack (n, ...)."""
+    return values.view(-1, *[1] * (like.dim() - 1))

@@ -9,7 +9,7 @@ from torch.func import vmap
 from cofair.engine.batches import Step, longest_first, schedule
 from cofair.engine.exchange import ClientStates, Rewards, Uploads, rows_of
 from cofair.engine.forward import Forward
-from cofair.engine.gradients import Gradients
+from cofair.engine.gradients import Gradients, lengths
 from cofair.engine.graphs import StepGraphs
 from cofair.engine.linear_stack import LinearStack
 from cofair.engine.optimisers import Adam, Named, Sgd, adam_memory
@@ -131,27 +131,22 @@ class VectorisedEngine:
         states: ClientStates, order: Tensor, drawn: Drawn | None,
     ) -> ClientStates:  # fmt: skip
         layout = self.problem.layout
+        views = layout.views(rows)
         masks, extras = self._masks(neuron_masks)
         optimiser: Sgd | Adam = Sgd()
         if work.optimiser == "adam":
             like = rows[:1].expand(len(self.problem.federation), -1)
-            optimiser = Adam(adam_memory(states, like), order.to(rows.device), self.graphs.hold)
+            optimiser = Adam(adam_memory(states, like), order.to(rows.device), layout, self.graphs.hold)
 
         def take(given: Named) -> None:
             x, y = self.problem.table.samples(given["positions"])
-            own = rows[: len(x)]
-            kept = own if masks is None else own * masks[: len(x)]
+            n = len(x)
+            own = {name: value[:n] for name, value in views.items()}
             extra = {name.removeprefix(_EXTRA): value for name, value in given.items() if name.startswith(_EXTRA)}
-            found = self.gradients(layout.views(kept), extra, x, y, given["weights"])
-            gradients = layout.new_rows(len(x), own.device)
-            for name, place in layout.views(gradients).items():
-                place.copy_(found[name])
-            if masks is not None:
-                gradients.mul_(masks[: len(x)])
-            if work.clip is not None:
-                lengths = [own.flatten(1).norm(dim=1) for own in layout.views(gradients).values()]
-                gradients.mul_((work.clip / (torch.stack(lengths).norm(dim=0) + 1e-6)).clamp_(max=1.0)[:, None])
-            optimiser.step(own, gradients, given["lr"])
+            kept = {name: value * masks[name][:n] if name in masks else value for name, value in own.items()}
+            gradients = self.gradients(kept, extra, x, y, given["weights"])
+            gradients |= {name: gradients[name] * mask[:n] for name, mask in masks.items()}
+            optimiser.step(own, gradients, given["lr"], _clipping(gradients, work.clip))
 
         for step in steps:
             if drawn is not None:
@@ -160,15 +155,24 @@ class VectorisedEngine:
             if self.forward.drops_out:
                 extra |= self.forward.dropout_extras(step.keys())
             given = {f"{_EXTRA}{name}": value for name, value in extra.items()}
-            self.graphs.take((work.optimiser, work.clip, masks is None), take, given | _inputs(step))
+            self.graphs.take((work.optimiser, work.clip, *masks), take, given | _inputs(step))
         return optimiser.states() if isinstance(optimiser, Adam) else states
 
-    def _masks(self, neuron_masks: Tensor | None) -> tuple[Tensor | None, Named]:
-        """Return what neuron masks multiply: rows of parameters (none without masks), and extras beside them."""
+    def _masks(self, neuron_masks: Tensor | None) -> tuple[Named, Named]:
+        """Return by name what neuron masks multiply: parameters, and extras beside them."""
         if neuron_masks is None or self.problem.neurons is None:
-            return None, {}
-        keep = self.graphs.hold("masks", self.problem.neurons.parameter_mask(neuron_masks))
-        return keep, self.forward.mask_extras(neuron_masks)
+            return {}, {}
+        masks = self.problem.neurons.parameter_masks(neuron_masks)
+        held = {name: self.graphs.hold(f"mask {name}", mask) for name, mask in masks.items()}
+        return held, self.forward.mask_extras(neuron_masks)
+
+
+def _clipping(gradients: Named, clip: float | None) -> Tensor | None:
+    """Return what to scale each client's gradient by (n,), if by anything."""
+    if clip is None:
+        return None
+    squares = torch.stack([lengths(gradient) for gradient in gradients.values()]).square().sum(0)
+    return clip / (squares.sqrt() + 1e-6).clamp(min=clip)
 
 
 def _inputs(step: Step) -> Named:

@@ -76,10 +76,14 @@ class NeuronMap:
         """Turn neuron masks (N, K) into parameter masks (N, D): kept is what all neurons of it keep."""
         mask = torch.ones(len(neuron_masks), self.layout.size, dtype=torch.bool, device=neuron_masks.device)
         views = self.layout.views(mask)
-        for name, own in self._masks(neuron_masks, self._axes).items():
-            if name in views:  # a frozen parameter is not part of D
-                views[name] &= own
+        for name, own in self.parameter_masks(neuron_masks).items():
+            views[name] &= own
         return mask
+
+    def parameter_masks(self, neuron_masks: Tensor) -> dict[str, Tensor]:
+        """Return the same by name, as masks that fit (N, *shape), of those parameters in D that belong to neurons."""
+        masks = self._masks(neuron_masks, self._axes)
+        return {name: own for name, own in masks.items() if name not in self.layout.frozen}
 
     def reader_masks(self, neuron_masks: Tensor) -> dict[str, Tensor]:
         """Return masks (N, ...) of the parameters in D that read neurons (where none do, that make them): few of all.
