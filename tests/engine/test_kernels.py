@@ -271,7 +271,7 @@ def test_engines_agree(name, masked):
     loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
     engine = VectorisedEngine(problem)
     vectorised, _ = engine.train(rewards, ClientStates(), 1)
-    assert engine._fast is True
+    assert engine.gradients._is_fast is True
     assert apart(vectorised.updates, loop.updates) < 1e-3
     x, rows = problem.federation.test.x, start + 0.1 * torch.randn(3, len(start), device=DEVICE)
     together, alone = Candidates(problem), Candidates(problem)
@@ -299,7 +299,7 @@ def test_a_view_after_a_convolution_takes_another_way():
     loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
     engine = VectorisedEngine(problem)
     vectorised, _ = engine.train(rewards, ClientStates(), 1)
-    assert engine._fast is False
+    assert engine.gradients._is_fast is False
     assert apart(vectorised.updates, loop.updates) < 1e-3
     candidates = Candidates(problem)
     candidates.together = True

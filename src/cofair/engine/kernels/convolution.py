@@ -35,24 +35,31 @@ def _read(
     images, b, i, j, c, ki, kj, there, H, W, sb, sc, sh, sw,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """Return what pixels (i, j) of the outputs see at (ki, kj) of their patches; BACK: pixels of inputs, of outputs."""
+    """Return what pixels (i, j) of the outputs see at (ki, kj) of their patches; BACK: pixels of inputs, of outputs.
+
+    Pixels are one dimension of a tile and places in a patch the other. An offset is the sum of a part of each, so that no
+    more than one addition is left for each pair of them; what pads images costs a look at where each pair is.
+    """
     if BACK:
-        y, x = i + PH - ki, j + PW - kj
-        there = there & (y >= 0) & (x >= 0)
-        if SH > 1:
-            there = there & (y % SH == 0)
-            y = y // SH
-        if SW > 1:
-            there = there & (x % SW == 0)
-            x = x // SW
-        there = there & (y < H) & (x < W)
+        if SH == 1 and SW == 1:
+            at = (b * sb + (i + PH) * sh + (j + PW) * sw) + (c * sc - ki * sh - kj * sw)
+            y, x = i + PH - ki, j + PW - kj
+            there = there & (y >= 0) & (x >= 0) & (y < H) & (x < W)
+        else:
+            y, x = i + PH - ki, j + PW - kj
+            there = there & (y >= 0) & (x >= 0) & (y % SH == 0) & (x % SW == 0)
+            y, x = y // SH, x // SW
+            there = there & (y < H) & (x < W)
+            at = b * sb + y * sh + x * sw + c * sc
     else:
-        y, x = i * SH - PH + ki, j * SW - PW + kj
+        at = (b * sb + (i * SH - PH) * sh + (j * SW - PW) * sw) + (c * sc + ki * sh + kj * sw)
         if PH > 0:
+            y = i * SH - PH + ki
             there = there & (y >= 0) & (y < H)
         if PW > 0:
+            x = j * SW - PW + kj
             there = there & (x >= 0) & (x < W)
-    return tl.load(images + (b * sb + y * sh + x * sw + c * sc), mask=there, other=0.0)
+    return tl.load(images + at, mask=there, other=0.0)
 
 
 @triton.jit
