@@ -28,7 +28,23 @@ class Normalised(nn.Module):
         return (NeuronLayer("channels", 4, made_by=("make.weight", "make.bias"), read_by=("read.weight",)),)
 
 
+class Buffered(nn.Module):
+    """Neurons that a buffer silences, which has a dimension of one before theirs."""
+
+    def __init__(self):
+        super().__init__()
+        self.make, self.read = nn.Linear(3 * 32 * 32, 4), nn.Linear(4, 3)
+        self.register_buffer("keep", torch.ones(1, 4))
+
+    def forward(self, x):
+        return self.read(self.make(x.flatten(1)).relu() * self.keep)
+
+    def neurons(self):
+        return (NeuronLayer("hidden", 4, mask="keep"),)
+
+
 MODULES = {
+    "a buffer of more dimensions": (Buffered, True),
     "cnn": (lambda: build("cnn-cifar", (3, 32, 32), 3), True),
     "resnet": (lambda: build("resnet18", (3, 32, 32), 3, widths=(4, 4, 6, 8)), True),
     "normalised": (Normalised, False),
@@ -63,7 +79,7 @@ def test_what_no_mask_changes_is_held_once(make_problem):
     candidates.together = True
     base = problem.layout.row(problem.layout.prototype)
     masks = torch.ones(5, problem.neurons.count, dtype=torch.bool)
-    named, _ = candidates._parameters(base, masks, problem.federation.test.x)
+    named = candidates._given(base, masks, problem.federation.test.x).named
     held = sum(value.numel() for value in named.values())
     first = problem.layout.entries[0]
     assert named[first.name].shape == first.shape  # the first convolution reads no neuron: it is computed once

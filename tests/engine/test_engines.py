@@ -373,3 +373,25 @@ def test_submodels_of_a_model_without_neurons_are_refused(make_problem, kind):
     masks = torch.ones(4, 5, dtype=torch.bool)
     with pytest.raises(UsageError, match="no neurons"):
         kind(problem).train(Rewards(start_of(problem), Work(steps=1), masks), ClientStates(), 1)
+
+
+@pytest.mark.parametrize("module", [small_stack, lambda: build("cnn-cifar", (3, 18, 18), 3)], ids=["stack", "cnn"])
+@pytest.mark.parametrize("statistics", [(), ("loss_before",)])
+def test_a_round_without_anybody_changes_nothing(make_problem, module, statistics):
+    built = module()
+    shape = (6,) if isinstance(built[1], nn.Linear) else (3, 18, 18)
+    problem = make_problem(built, small_federation(shape=shape))
+    nobody = torch.zeros(4, dtype=torch.bool)
+    masks = torch.ones(4, problem.neurons.count, dtype=torch.bool)
+    rewards = Rewards(start_of(problem), Work(steps=2, batch_size=4, statistics=statistics), masks, participants=nobody)
+    uploads, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
+    assert not uploads.updates.any()
+    assert not uploads.present.any()
+    assert all(values.isnan().all() for values in uploads.statistics.values())
+
+
+def test_rewards_of_another_precision_are_trained_in_the_models(make_problem):
+    problem = make_problem(dtype=torch.float32)
+    rewards = Rewards(start_of(problem).double(), Work(steps=2, batch_size=4))
+    uploads, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
+    assert uploads.updates.dtype is torch.float32

@@ -1,6 +1,12 @@
-"""Steps that are played back give what steps that run as usual give; these tests need a GPU."""
+"""Steps that are played back give what steps that run as usual give.
 
+On a CPU recordings are imitated: what is played is the step as it was when it was recorded, whatever its engine has
+made since. A CUDA graph is like that, for it knows addresses.
+"""
+
+import types
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
@@ -13,112 +19,196 @@ from cofair.engine.work import Work
 from cofair.models import build
 from tests.conftest import small_federation, small_stack
 
-pytestmark = pytest.mark.gpu
 SIZES = (7, 40, 19, 33)
-TEXT = {"shape": (12,), "tokens": 30}
+
+
+def tied():
+    one, two = nn.Linear(6, 6), nn.Linear(6, 6)
+    two.weight = one.weight
+    return nn.Sequential(one, nn.Tanh(), two, nn.Tanh(), nn.Linear(6, 3))
+
+
+def frozen():
+    stack = small_stack()
+    stack[1].weight.requires_grad_(False)
+    return stack
+
+
 MODELS = {
     "mlp": (small_stack, {}),
     "dropout": (lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Dropout(0.4), nn.Linear(8, 3)), {}),
+    "tied": (tied, {}),
+    "frozen": (frozen, {}),
+    "no neurons": (lambda: nn.Linear(6, 3), {}),
     "cnn": (lambda: build("cnn-cifar", (3, 18, 18), 3), {"shape": (3, 18, 18)}),
-    "resnet": (lambda: build("resnet18", (3, 16, 16), 3, widths=(4, 4, 6, 8)), {"shape": (3, 16, 16)}),
-    "text": (lambda: build("textcnn", (12,), 3, vocabulary=30), TEXT),
+    "resnet": (lambda: build("resnet18", (3, 16, 16), 3, widths=(2, 2, 2, 4)), {"shape": (3, 16, 16)}),
+    "text": (lambda: build("textcnn", (12,), 3, vocabulary=30), {"shape": (12,), "tokens": 30}),
 }
-WORKS = {
-    "steps": Work(steps=6, batch_size=8, lr=0.1, clip=1.0),
-    "epochs, fewer and fewer clients": Work(steps=None, epochs=3, batch_size=8, lr=0.1, decay=0.9, decay_every="epoch"),
-    "adam": Work(steps=5, batch_size=8, lr=0.01, optimiser="adam"),
-}
+WORKS = (
+    Work(steps=4, batch_size=8, lr=0.1),
+    Work(steps=4, batch_size=8, lr=0.1, clip=1.0),
+    Work(steps=4, batch_size=8, lr=0.1, clip=0.1, phase="another"),
+    Work(steps=None, epochs=2, batch_size=8, lr=0.1, decay=0.9, decay_every="epoch"),
+    Work(steps=5, batch_size=8, lr=0.01, optimiser="adam"),
+    Work(steps=None, epochs=2, batch_size=8, lr=0.01, optimiser="adam", clip=0.5, decay=0.9),
+    Work(steps=4, batch_size=4, lr=0.2, decay=0.5, statistics=("loss_before",)),
+)
+STEPS = Work(steps=6, batch_size=8, lr=0.1, clip=1.0)
 
 
-def rounds(problem, work, played, *, masked=True):
-    """Train four rounds with one engine, with other submodels and other clients each; return all updates."""
-    engine = VectorisedEngine(problem)
-    engine.graphs.usable = played
-    parameters, states, found = problem.layout.row(problem.layout.prototype), ClientStates(), []
-    chance = torch.Generator().manual_seed(0)
-    for t in range(1, 5):
-        masks = torch.rand(len(SIZES), problem.neurons.count, generator=chance) < 0.7 if masked else None
-        there = torch.tensor([True, t != 2, True, t != 3], device=problem.device)
-        masks = None if masks is None else masks.to(problem.device)
-        uploads, states = engine.train(Rewards(parameters, work, masks, participants=there), states, t)
-        parameters = parameters + uploads.updates
-        found.append(uploads.updates)
-    return torch.stack(found), states, engine
+@pytest.fixture
+def imitated(monkeypatch):
+    """Record on a CPU; return how often something was played back."""
+    played = []
+
+    def record(step, inputs, device):
+        cells = tuple(types.CellType(cell.cell_contents) for cell in step.__closure__)
+        kept = types.FunctionType(step.__code__, step.__globals__, step.__name__, step.__defaults__, cells)
+        return lambda: (played.append(1), kept(inputs))
+
+    monkeypatch.setattr(graphs, "record", record)
+    return played
 
 
-@pytest.mark.parametrize("work", WORKS.values(), ids=WORKS)
-@pytest.mark.parametrize("model", MODELS)
-def test_played_back_is_as_usual(make_problem, model, work):
-    make, given = MODELS[model]
+def problem_of(make_problem, model, **given):
+    make, federation = MODELS[model]
     torch.manual_seed(0)
-    problem = make_problem(make(), small_federation(SIZES, **given), device="cuda", dtype=torch.float32)
-    usual, usual_states, _ = rounds(problem, work, False)
-    played, played_states, engine = rounds(problem, work, True)
-    assert engine.graphs.usable
-    assert len(engine.graphs._recorded) >= 1
-    torch.testing.assert_close(played, usual, rtol=1e-3, atol=1e-5)
-    for name, own in usual_states.optimiser.items():
-        torch.testing.assert_close(played_states.optimiser[name], own, rtol=1e-3, atol=1e-5)
+    return make_problem(make(), small_federation(SIZES, **federation), **given)
 
 
-def test_uploads_are_not_changed_by_the_next_round(make_problem):
-    problem = make_problem(device="cuda")
-    engine = VectorisedEngine(problem)
-    rewards = Rewards(problem.layout.row(problem.layout.prototype), WORKS["steps"])
-    first, _ = engine.train(rewards, ClientStates(), 1)
-    kept = first.updates.clone()
-    engine.train(rewards, ClientStates(), 2)
-    assert torch.equal(first.updates, kept)
+def asked(problem, random, t):
+    """Return rewards of a random kind: other work, other clients, with submodels, without, or drawn in each step."""
+    device, chance = problem.device, torch.Generator().manual_seed(random.randrange(10**6))
+    there = torch.tensor([random.random() < 0.7 for _ in SIZES]).index_fill(0, torch.tensor(t % len(SIZES)), True)
+    rewards = Rewards(torch.empty(0), random.choice(WORKS), participants=there.to(device))
+    kind = random.choice(["whole", "masks", "drawn"]) if problem.neurons is not None else "whole"
+    if kind == "masks":
+        masks = torch.rand(len(SIZES), problem.neurons.count, generator=chance) < 0.7
+        return replace(rewards, neuron_masks=masks.to(device))
+    if kind == "drawn":
+        masks = torch.rand(len(SIZES), 3, problem.neurons.count, generator=chance) < 0.7
+        choices = torch.tensor([1, 2, 3, 3], device=device)
+        return replace(rewards, step_masks=masks.to(device), step_choices=choices)
+    return rewards
 
 
-def test_masks_that_steps_draw_are_played_back(make_problem):
-    problem = make_problem(build("cnn-cifar", (3, 18, 18), 3), small_federation(SIZES, (3, 18, 18)), device="cuda")
-    chance = torch.Generator().manual_seed(0)
-    drawn = (torch.rand(len(SIZES), 3, problem.neurons.count, generator=chance) < 0.7).to("cuda")
-    rewards = Rewards(problem.layout.row(problem.layout.prototype), WORKS["steps"], step_masks=drawn)
-    rewards = replace(rewards, step_choices=torch.tensor([1, 2, 3, 3], device="cuda"))
-    found = []
-    for played in (True, False):
-        engine = VectorisedEngine(problem)
-        engine.graphs.usable = played
-        found.append(engine.train(rewards, ClientStates(), 1)[0].updates)
-        assert bool(engine.graphs._recorded) is played
-    torch.testing.assert_close(*found)
+def play_and_compare(problem, seed, rounds, tolerance):
+    """Train random rounds with one engine that plays back and one that does not; return the first."""
+    random, start = Random(seed), problem.layout.row(problem.layout.prototype)
+    engines = VectorisedEngine(problem), VectorisedEngine(problem)
+    engines[0].graphs.usable, engines[1].graphs.usable = True, False
+    states, parameters, kept = [ClientStates(), ClientStates()], start, []
+    for t in range(1, rounds + 1):
+        rewards = replace(asked(problem, random, t), parameters=parameters)
+        answers = [engine.train(rewards, own, t) for engine, own in zip(engines, states, strict=True)]
+        states = [own for _, own in answers]
+        (played, remembered), (usual, own) = ((uploads.updates, own.optimiser) for uploads, own in answers)
+        torch.testing.assert_close(played, usual, rtol=tolerance, atol=tolerance)
+        for name, value in own.items():
+            torch.testing.assert_close(remembered[name], value, rtol=tolerance, atol=tolerance)
+        kept += [(value, value.clone()) for value in (played, *remembered.values())]
+        parameters = start + usual
+    assert engines[0].graphs.usable
+    assert all(torch.equal(now, then) for now, then in kept)  # later rounds do not write into earlier answers
+    return engines[0]
 
 
-class Counting(nn.Module):
-    """A module of a user's own, which does something in Python that a recording would do but once."""
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("model", sorted(MODELS.keys() - {"text"}))  # which is slow on a CPU
+def test_what_is_played_back_is_up_to_date(make_problem, imitated, model, seed):
+    rounds = 12 if model in ("cnn", "resnet") else 30
+    play_and_compare(problem_of(make_problem, model), seed, rounds, 1e-9)
+    assert imitated
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", MODELS)
+def test_graphs_are_as_usual(make_problem, model):
+    problem = problem_of(make_problem, model, device="cuda", dtype=torch.float32)
+    assert play_and_compare(problem, 0, 12, 1e-3).graphs._recorded
+
+
+@pytest.mark.gpu
+def test_an_engine_that_is_gone_leaves_the_graphs_of_others_alone(make_problem):
+    problem = problem_of(make_problem, "cnn", device="cuda", dtype=torch.float32)
+    rewards = Rewards(problem.layout.row(problem.layout.prototype), STEPS)
+    first, second = VectorisedEngine(problem), VectorisedEngine(problem)
+    found = [engine.train(rewards, ClientStates(), t)[0].updates for t in (1, 2) for engine in (first, second)]
+    assert first.graphs._recorded
+    assert second.graphs._recorded
+    del first
+    torch.cuda.empty_cache()
+    torch.testing.assert_close(second.train(rewards, ClientStates(), 2)[0].updates, found[-1])
+
+
+class Own(nn.Module):
+    """A module of a user's own, which may do in Python what a recording would do but once."""
 
     def __init__(self):
         super().__init__()
-        self.layer, self.calls = nn.Linear(6, 3), 0
+        self.layer = nn.Linear(6, 3)
 
     def forward(self, x):
-        self.calls += 1
-        return self.layer(x) * self.calls
+        return self.layer(x)
+
+
+def hooked():
+    module = nn.Sequential(nn.Linear(6, 3))
+    module[0].register_forward_hook(lambda *_: None)
+    return module
+
+
+def own_loss(outputs, targets):
+    return losses.cross_entropy(outputs, targets)
+
+
+def test_only_what_does_nothing_beside_kernels_can_repeat(make_problem):
+    assert graphs.can_repeat(make_problem(small_stack()))
+    assert graphs.can_repeat(problem_of(make_problem, "resnet"))
+    assert not graphs.can_repeat(make_problem(nn.Sequential(Own(), nn.Tanh())))
+    assert not graphs.can_repeat(make_problem(hooked()))
+    assert not graphs.can_repeat(make_problem(small_stack(), loss=own_loss))
+
+
+def test_a_module_that_draws_gives_up(make_problem, imitated):
+    problem = make_problem(nn.Sequential(nn.Linear(6, 8), nn.AlphaDropout(0.3), nn.Linear(8, 3)))
+    engine = VectorisedEngine(problem)
+    engine.graphs.usable = True
+    engine.train(Rewards(problem.layout.row(problem.layout.prototype), STEPS), ClientStates(), 1)
+    assert not engine.graphs.usable
+    assert not imitated
+
+
+def test_kinds_that_no_longer_come_make_room(make_problem, imitated, monkeypatch):
+    monkeypatch.setattr(graphs, "_MOST", 2)
+    problem = make_problem()
+    engine = VectorisedEngine(problem)
+    engine.graphs.usable = True
+    start = problem.layout.row(problem.layout.prototype)
+    for t, clip in enumerate((0.1, 0.2, 0.3, 0.3, 0.3), start=1):  # one kind a round, the third too soon for room
+        before = len(imitated)
+        engine.train(Rewards(start, replace(STEPS, clip=clip)), ClientStates(), t)
+    assert len(imitated) > before
+    assert len(engine.graphs._recorded) <= 2
 
 
 def with_a_copy(outputs, targets):
     return losses.cross_entropy(outputs, targets) * torch.ones(1).to(outputs.device)  # which cannot be recorded
 
 
-CASES = {
-    "a module of one's own": (Counting, losses.cross_entropy),
-    "a module that draws": (
-        lambda: nn.Sequential(nn.Linear(6, 8), nn.AlphaDropout(0.3), nn.Linear(8, 3)),
-        losses.cross_entropy,
-    ),
-    "a loss that cannot be recorded": (small_stack, with_a_copy),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_what_would_not_be_the_same_again_runs_as_usual(make_problem, case, monkeypatch):
-    module, loss = CASES[case]
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_what_cannot_be_recorded_runs_as_usual(make_problem, model, monkeypatch):
     monkeypatch.setitem(graphs.LOSSES, "with a copy", with_a_copy)
-    problem = make_problem(module(), device="cuda", loss=loss)
-    asked = VectorisedEngine(problem).graphs.usable
-    usual, _, _ = rounds(problem, WORKS["steps"], False, masked=False)
-    again, _, engine = rounds(problem, WORKS["steps"], asked, masked=False)
-    assert not engine.graphs.usable
-    torch.testing.assert_close(again, usual)
+    problem = problem_of(make_problem, model, device="cuda", dtype=torch.float32, loss=with_a_copy)
+    rewards = Rewards(problem.layout.row(problem.layout.prototype), STEPS)
+    stream, found = torch.cuda.current_stream(), []
+    for usable in (True, False):
+        engine = VectorisedEngine(problem)
+        assert engine.graphs.usable
+        engine.graphs.usable = usable
+        found.append(engine.train(rewards, ClientStates(), 1)[0].updates)
+        assert not engine.graphs.usable
+        assert torch.cuda.current_stream() == stream
+    torch.rand(1, device="cuda")
+    torch.testing.assert_close(*found)

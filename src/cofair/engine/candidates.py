@@ -1,5 +1,7 @@
 """Outputs of many candidates of any module: together where torch.func can, one by one otherwise."""
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -16,6 +18,15 @@ _ALIKE = 0.01  # difference of outputs, in parts of what masks make of them: rou
 _CLOSE = 0.05  # difference of outputs, in parts of the largest: the same, where layers are many
 
 
+@dataclass(frozen=True)
+class _Given:
+    """Parameters and extras by name, (C, *shape), or *shape of those that all candidates share."""
+
+    named: _Named
+    extras: _Named
+    shared: frozenset[str] = frozenset()
+
+
 class Candidates:
     """Runs a problem's module with parameters of several candidates."""
 
@@ -24,43 +35,38 @@ class Candidates:
         self.problem = problem
         self.forward = Forward(problem.layout, problem.neurons)
         self.together = problem.device.type != "cpu"  # convolutions with weights of their own each are slow on a CPU
-        self._ways: dict[frozenset[str], Forward | None] = {}  # by the names of parameters that are stacked
+        self._ways: dict[Hashable, Forward | None] = {}  # by the names of what candidates share
         self._can_share: bool | None = None
-        module = problem.layout.prototype
-        self._dimensions = {
-            name: value.dim()
-            for every in (module.named_parameters, module.named_buffers)
-            for name, value in every(remove_duplicate=False)
-        }
 
     def outputs(self, rows: Tensor, masks: Tensor | None, x: Tensor, at_once: int) -> Tensor:
         """Return the outputs (C, n, ...) of rows (C, D), or of one base (D,), under masks (C, K), on samples x.
 
         `at_once` is how many samples all candidates together may be given at a time.
         """
-        named, extras = self._parameters(rows, masks, x)
+        given = self._given(rows, masks, x)
         count = len(masks) if masks is not None else 1 if rows.dim() == 1 else len(rows)
-        way = self._way(named, extras, x) if self.together else None
+        way = self._way(given, x) if self.together else None
         if way is not None:
-            return torch.cat([self._all(way, named, extras, part) for part in torch.split(x, at_once)], 1)
+            return torch.cat([self._all(way, given, part) for part in torch.split(x, at_once)], 1)
         parts = torch.split(x, at_once * count)
-        return torch.stack([torch.cat([self._one(named, extras, i, part) for part in parts]) for i in range(count)])
+        return torch.stack([torch.cat([self._one(given, i, part) for part in parts]) for i in range(count)])
 
-    def _parameters(self, rows: Tensor, masks: Tensor | None, x: Tensor) -> tuple[_Named, _Named]:
-        """Return parameters and extras by name, (C, *shape), or *shape where all candidates share one.
+    def _given(self, rows: Tensor, masks: Tensor | None, x: Tensor) -> _Given:
+        """Return what to run candidates with.
 
-        A layer whose inputs and parameters are the same for all candidates is then computed once.
+        A layer whose inputs and parameters are the same for all candidates is computed once.
         """
         layout, neurons = self.problem.layout, self.problem.neurons
         extras = self.forward.mask_extras(masks)
         if masks is None or neurons is None:
-            return layout.views(rows if rows.dim() > 1 else rows[None]), extras
+            return _Given(layout.views(rows if rows.dim() > 1 else rows[None]), extras)
         if rows.dim() == 1 and self.together and self._readers_suffice(rows, x):
             whole, readers = layout.views(rows), neurons.reader_masks(masks)
             differ = _that_differ(readers | extras)
             named = {name: whole[name] * (own if name in differ else own[0]) for name, own in readers.items()}
-            return whole | named, {name: own if name in differ else own[0] for name, own in extras.items()}
-        return layout.views(rows * neurons.parameter_mask(masks)), extras
+            shared = frozenset(whole.keys() | extras.keys()) - differ
+            return _Given(whole | named, {n: own[0] if n in shared else own for n, own in extras.items()}, shared)
+        return _Given(layout.views(rows * neurons.parameter_mask(masks)), extras)
 
     def _readers_suffice(self, base: Tensor, x: Tensor) -> bool:
         """Tell whether masking what reads neurons silences them; tried once, on random masks of some samples.
@@ -76,9 +82,11 @@ class Candidates:
             other = base + 0.05 * torch.randn(base.shape, generator=chance, dtype=base.dtype).to(base.device)
             extras, whole, some = self.forward.mask_extras(masks), layout.views(other), x[:_TRIED_ON]
             full = layout.views(other * neurons.parameter_mask(masks))
-            readers = whole | {name: whole[name] * own for name, own in neurons.reader_masks(masks).items()}
+            masked = neurons.reader_masks(masks)
+            readers = whole | {name: whole[name] * own for name, own in masked.items()}
             one, two = (
-                torch.stack([self._one(named, extras, i, some) for i in range(_TRIED)]) for named in (full, readers)
+                torch.stack([self._one(given, i, some) for i in range(_TRIED)])
+                for given in (_Given(full, extras), _Given(readers, extras, frozenset(whole) - masked.keys()))
             )
             spread = one.std(0).max()  # over masks, of each output
             self._can_share = bool(spread > 0) and bool((one - two).abs().max() < _ALIKE * spread)
@@ -88,42 +96,39 @@ class Candidates:
     def _stacked(self) -> Forward:
         return Forward(self.problem.layout, self.problem.neurons, stacked=True)
 
-    def _way(self, named: _Named, extras: _Named, x: Tensor) -> Forward | None:
+    def _way(self, given: _Given, x: Tensor) -> Forward | None:
         """Return the fastest way that is right to run several candidates at once, if there is any; tried on samples."""
-        stacked = frozenset(name for name, value in {**named, **extras}.items() if self._is_stacked(name, value))
-        if stacked not in self._ways:
-            ways = (way for way in (self._stacked, self.forward) if self._is_right(way, named, extras, x[:_TRIED_ON]))
-            self._ways[stacked] = next(ways, None)
-        return self._ways[stacked]
+        kind = given.shared, frozenset(given.extras)
+        if kind not in self._ways:
+            ways = (way for way in (self._stacked, self.forward) if self._is_right(way, given, x[:_TRIED_ON]))
+            self._ways[kind] = next(ways, None)
+        return self._ways[kind]
 
-    def _is_right(self, way: Forward, named: _Named, extras: _Named, x: Tensor) -> bool:
+    def _is_right(self, way: Forward, given: _Given, x: Tensor) -> bool:
         try:
-            found = self._all(way, named, extras, x)
+            found = self._all(way, given, x)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # data-dependent control flow, an operation without a batching rule, whatever a module raises
             return False
         for i in {0, len(found) - 1}:  # nested submodels begin with the smallest, of which little can be seen
-            alone = self._one(named, extras, i, x)
+            alone = self._one(given, i, x)
             within = _CLOSE * float(alone.abs().nan_to_num().max())
             if not torch.allclose(found[i], alone, rtol=0, atol=within, equal_nan=True):
                 return False
         return True
 
-    def _all(self, way: Forward, named: _Named, extras: _Named, x: Tensor) -> Tensor:
-        stacked = {name: 0 if self._is_stacked(name, value) else None for name, value in named.items()}
-        beside = {name: 0 if self._is_stacked(name, value) else None for name, value in extras.items()}
-        return vmap(way.evaluate, in_dims=(stacked, beside, None), randomness="different")(named, extras, x)
+    def _all(self, way: Forward, given: _Given, x: Tensor) -> Tensor:
+        named, extras = ({n: None if n in given.shared else 0 for n in own} for own in (given.named, given.extras))
+        together = vmap(way.evaluate, in_dims=(named, extras, None), randomness="different")
+        return together(given.named, given.extras, x)
 
-    def _one(self, named: _Named, extras: _Named, i: int, x: Tensor) -> Tensor:
-        own, beside = (
-            {name: value[i] if self._is_stacked(name, value) else value for name, value in given.items()}
-            for given in (named, extras)
+    def _one(self, given: _Given, i: int, x: Tensor) -> Tensor:
+        named, extras = (
+            {name: value if name in given.shared else value[i] for name, value in own.items()}
+            for own in (given.named, given.extras)
         )
-        return self.forward.evaluate(own, beside, x)
-
-    def _is_stacked(self, name: str, value: Tensor) -> bool:
-        return value.dim() > self._dimensions[name]
+        return self.forward.evaluate(named, extras, x)
 
 
 def _that_differ(masks: _Named) -> set[str]:

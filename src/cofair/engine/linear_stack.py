@@ -141,9 +141,9 @@ class LinearStack:
 
     def step(
         self, rows: Tensor, x: Tensor, y: Tensor, weights: Tensor, masks: Sequence[Tensor | None],
-        lr: float | Tensor, clip: float | None, loss: Loss,
+        lr: Tensor, clip: float | None, loss: Loss,
     ) -> None:  # fmt: skip
-        """Take one SGD step of every row, in place, on batches x (A, B, ...), y (A, B) weighted (A, B)."""
+        """Take one SGD step of every row, in place, at rates (A,), on batches x (A, B, ...), y and weights (A, B)."""
         values = self.activations(rows, x.flatten(2), masks)
         views = self.layout.views(rows)
         deltas: list[Tensor] = [_output_gradient(values[-1], y, weights, loss)]
@@ -160,7 +160,7 @@ class LinearStack:
             None if _gram_is_cheaper(delta, value) else torch.bmm(delta.transpose(1, 2), value)
             for delta, value in zip(deltas, values, strict=False)
         ]
-        scale: float | Tensor = -lr
+        scale = -lr
         if clip is not None:
             squares = sum(
                 (_squared_norm(d, v, g) for d, v, g in zip(deltas, values, gradients, strict=False)),
@@ -170,8 +170,7 @@ class LinearStack:
                 if layer.bias is not None:
                     squares = squares + delta.sum(1).square_().sum(1)
             scale = scale * (clip / (squares.sqrt_() + 1e-6)).clamp_(max=1.0)
-        if isinstance(scale, Tensor):
-            scale = scale[:, None, None]
+        scale = scale[:, None, None]
         for layer, delta, value, gradient in zip(self.layers, deltas, values, gradients, strict=False):
             if gradient is None:
                 delta = delta.mul_(scale)

@@ -18,6 +18,8 @@ from cofair.engine.vectorised import VectorisedEngine
 from cofair.errors import UsageError
 from cofair.federation.federation import Federation
 
+_KEPT = 8  # engines, each with memory for its runs
+
 
 @dataclass(frozen=True)
 class Request:
@@ -68,10 +70,12 @@ class Lockstep:
         return [(_part(uploads, part), _part_of_states(states, part)) for part in parts]
 
     def _engine(self, runs: tuple[int, ...]) -> VectorisedEngine:
-        """Return the engine of some of the runs; who takes part changes seldom, so that engines are kept."""
-        if runs not in self._engines:
-            self._engines[runs] = VectorisedEngine(_union([self.problems[run] for run in runs]))
-        return self._engines[runs]
+        """Return the engine of some of the runs; who takes part changes seldom, so that the latest are kept."""
+        engine = self._engines.pop(runs, None) or VectorisedEngine(_union([self.problems[run] for run in runs]))
+        self._engines[runs] = engine
+        if len(self._engines) > _KEPT:
+            del self._engines[next(iter(self._engines))]
+        return engine
 
 
 def _kind(request: Request) -> object:

@@ -42,11 +42,15 @@ class VectorisedEngine:
         busy = present.cpu().nonzero().flatten()
         order = busy[longest_first(federation.sizes[busy], work)]
         if not len(order):
-            nothing = from_batch_losses(work.statistics, self._look(rewards, busy, t), federation.sizes)
+            nothing: Named = {}
+            if work.statistics:
+                losses = empty_losses(federation.sizes, layout.dtype, self.problem.device)
+                nothing = from_batch_losses(work.statistics, losses, federation.sizes)
             no_updates = layout.new_rows(len(federation), self.problem.device).zero_()
             return Uploads(no_updates, present, federation.sizes, nothing), states
         there = order.to(self.problem.device)
-        start = rows_of(rewards.parameters, there)
+        start = rows_of(rewards.parameters, there).to(layout.dtype)
+        self.graphs.begin()
         masks = None if rewards.neuron_masks is None else rewards.neuron_masks[there]
         rows = self.graphs.hold("rows", start)
         steps = schedule(self.problem.table.select(order), work, t, layout.dtype)

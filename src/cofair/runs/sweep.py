@@ -33,6 +33,7 @@ from cofair.runs.result import Outcome
 from cofair.runs.run import facts, outcome_of
 
 COPIES = 8  # of all clients' parameters: handed out, trained, uploaded, a method's own
+HELD = 2  # more of them on a GPU, where recorded steps keep what they change and what they need
 _NOTHING = ClientStates()
 _NEED_NO_TRAINING = ("size", "diversity", "entropy")
 _FIXED = 1.5  # of a run: what a batch costs however few runs it has, as training alone and starting every step
@@ -232,8 +233,9 @@ def _setting(experiment: Experiment) -> str:
 
 def _most_rows(size: int, device: torch.device) -> int:
     """Return how many clients of a model of that size fit in memory at once."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 4 * 2**30
-    return max(1, int(0.6 * free / (4 * COPIES * size)))
+    on_gpu = device.type == "cuda"
+    free, copies = (torch.cuda.mem_get_info(device)[0], COPIES + HELD) if on_gpu else (4 * 2**30, COPIES)
+    return max(1, int(0.6 * free / (4 * copies * size)))
 
 
 def _shared_clock(count: int) -> Callable[[], float]:

@@ -37,8 +37,8 @@ def _read(
 ):  # fmt: skip
     """Return what pixels (i, j) of the outputs see at (ki, kj) of their patches; BACK: pixels of inputs, of outputs.
 
-    Pixels are one dimension of a tile and places in a patch the other. An offset is the sum of a part of each, so that no
-    more than one addition is left for each pair of them; what pads images costs a look at where each pair is.
+    Pixels are one dimension of a tile and places in a patch the other. An offset is the sum of a part of each, so
+    that one addition is left for each pair of them; what pads images costs a look at where each pair is.
     """
     if BACK:
         if SH == 1 and SW == 1:
