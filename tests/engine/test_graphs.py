@@ -5,6 +5,7 @@ made since. A CUDA graph is like that, for it knows addresses.
 """
 
 import types
+from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
 
@@ -192,6 +193,22 @@ def test_kinds_that_no_longer_come_make_room(make_problem, imitated, monkeypatch
     assert len(engine.graphs._recorded) <= 2
 
 
+def test_a_recording_that_fails_is_told_and_changes_nothing(make_problem, monkeypatch):
+    def record(step, inputs, device):
+        raise RuntimeError("no such thing\nhere")
+
+    monkeypatch.setattr(graphs, "record", record)
+    problem = make_problem()
+    rewards = Rewards(problem.layout.row(problem.layout.prototype), STEPS)
+    usual, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
+    engine = VectorisedEngine(problem)
+    engine.graphs.usable = True
+    with pytest.warns(UserWarning, match="cannot be recorded here, so training is slower: no such thing$"):
+        found, _ = engine.train(rewards, ClientStates(), 1)
+    assert torch.equal(found.updates, usual.updates)
+    assert not engine.graphs.usable
+
+
 def with_a_copy(outputs, targets):
     return losses.cross_entropy(outputs, targets) * torch.ones(1).to(outputs.device)  # which cannot be recorded
 
@@ -207,7 +224,8 @@ def test_what_cannot_be_recorded_runs_as_usual(make_problem, model, monkeypatch)
         engine = VectorisedEngine(problem)
         assert engine.graphs.usable
         engine.graphs.usable = usable
-        found.append(engine.train(rewards, ClientStates(), 1)[0].updates)
+        with pytest.warns(UserWarning, match="cannot be recorded") if usable else nullcontext():
+            found.append(engine.train(rewards, ClientStates(), 1)[0].updates)
         assert not engine.graphs.usable
         assert torch.cuda.current_stream() == stream
     torch.rand(1, device="cuda")

@@ -5,6 +5,7 @@ from other numbers each time, so that it is recorded once and played back from t
 stay where it was in memory.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,7 @@ from torch import Tensor
 from cofair.engine.linear_stack import has_hooks
 from cofair.engine.losses import LOSSES
 from cofair.engine.optimisers import Named
-from cofair.engine.problem import Problem
+from cofair.engine.problem import Problem, first_line
 
 _AS_USUAL = 4  # steps of a kind, before one is recorded: in them kernels are compiled and ways are tried
 _MOST = 64  # kinds of steps that are kept, at most
@@ -97,7 +98,8 @@ class StepGraphs:
         own = {name: value.clone() for name, value in inputs.items()}
         try:
             found = _Recorded(record(step, own, self.problem.device), own, self._round)
-        except Exception:  # something that cannot be recorded: all of it runs as usual, and says what is wrong if it is
+        except Exception as error:  # something that cannot be recorded: all of it runs as usual
+            warnings.warn(f"Steps cannot be recorded here, so training is slower: {first_line(error)}", stacklevel=2)
             self._give_up()
             return None
         self._recorded[key] = found
