@@ -67,7 +67,7 @@ def test_a_sweep_is_run_continued_and_printed(tmp_path, cofair):  # noqa: F811
     grid.write_text(GRID)
     done = cofair("sweep", str(grid), "--out", str(out))
     assert done.returncode == 0, done.stderr
-    assert "fedsac" in done.stdout
+    assert "fedsac beta 5 " in done.stdout  # and not 5.0, though fedavg has no beta
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == [
         "seed0-fedavg", "seed0-fedsac-beta5", "seed1-fedavg", "seed1-fedsac-beta5",
     ]  # fmt: skip

@@ -87,11 +87,16 @@ def _difference(runs: pd.DataFrame, against: pd.DataFrame, name: str) -> dict[st
 
 def _label(row: "pd.Series[Any]", varied: Sequence[str]) -> str:
     settings = [
-        f"{key.partition('.')[2]} {row[key]}"
+        f"{key.partition('.')[2]} {_setting(row[key])}"
         for key in varied
         if key.startswith("method.") and key != "method.name" and not pd.isna(row.get(key))
     ]
     return " ".join([str(row["method.name"]), *settings])
+
+
+def _setting(value: object) -> str:
+    """Write a setting; a column in which some have none turns whole numbers into 32.0."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def print_sweep(points: Sequence[Point], jobs: Sequence[Job], rule: str, out: Path, *, as_json: bool) -> None:
@@ -116,7 +121,7 @@ def print_sweep(points: Sequence[Point], jobs: Sequence[Job], rule: str, out: Pa
     for name in ("fairness γ", "max %", "mean %", "min %", "rate", "seeds"):
         shown.add_column(name, justify="right", no_wrap=True)
     for _, row in table[table["rule"] == rule].iterrows():
-        cells = ["" if pd.isna(row[key]) else escape(str(row[key])) for key in keys]
+        cells = ["" if pd.isna(row[key]) else escape(_setting(row[key])) for key in keys]
         shown.add_row(*cells, *[_spread(row, name) for name in _MEASURED], str(row["seeds"]))
     print_table(console, shown)
     if len(pairs):
