@@ -1,6 +1,7 @@
-"""Progress in a terminal: round, fairness, accuracy, time left. Silent where there is no terminal."""
+"""Progress in a terminal: round, fairness, accuracy, time left. A log hears of sweeps only, by a line now and then."""
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -15,6 +16,7 @@ from cofair.runs.tracking import Tracking
 
 Item = TypeVar("Item")
 WIDE = 120  # columns from which there is room for a bar
+PAUSE = 30.0  # seconds at least between two lines of a sweep in a log
 
 
 @contextmanager
@@ -62,23 +64,27 @@ def notes_once() -> Notes:
 
 @contextmanager
 def sweep_progress(runs: int) -> Iterator[Told]:
-    """Show how many runs of a sweep are done; failures are printed as they come."""
+    """Show how many runs of a sweep are done, in a log by a line now and then; failures are printed as they come."""
     console = Console(stderr=True)
     bars = rich_progress.Progress(
         *_columns(console.width), console=console, transient=True, disable=not console.is_terminal
     )
-    done = 0
+    done, said = 0, time.monotonic()
     with bars:
         task = bars.add_task("sweep", total=runs, status=f"0 of {runs} runs")
 
         def listen(job: Job, record: Record | None, failure: str | None) -> None:
-            nonlocal done
+            nonlocal done, said
             if failure is not None:
                 console.print(f"{job.folder.name}: {failure}", markup=False, highlight=False)
             if failure is not None or (record is not None and record.last):
                 done += 1
             at = "" if record is None else f", round {record.round} of {job.experiment.training.rounds}"
-            bars.update(task, completed=done, status=f"{done} of {runs} runs{at}")
+            status = f"{done} of {runs} runs{at}"
+            bars.update(task, completed=done, status=status)
+            if not console.is_terminal and time.monotonic() - said >= PAUSE:
+                said = time.monotonic()
+                print(status, file=sys.stderr, flush=True)
 
         yield listen
 
