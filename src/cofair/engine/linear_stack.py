@@ -120,23 +120,18 @@ class LinearStack:
         mask are computed once.
         """
         views = self.layout.views(parameters)
-        shared = parameters.dim() == 1
         value = x.flatten(1)
-        for layer, mask in zip(self.layers, self.unit_masks(neuron_masks), strict=True):
+        mask: Tensor | None = None  # of the values, not yet applied
+        for layer, own in zip(self.layers, self.unit_masks(neuron_masks), strict=True):
             weight, bias = views[layer.weight], None if layer.bias is None else views[layer.bias]
-            if shared:
-                value = F.linear(value, weight, bias)
-            elif value.dim() == 2:  # the first layer of all candidates is one matrix product
-                value = F.linear(value, weight.flatten(0, 1), None if bias is None else bias.flatten())
-                value = value.view(len(value), *weight.shape[:2]).transpose(0, 1)
-            elif bias is None:
-                value = torch.bmm(value, weight.transpose(1, 2))
-            else:
-                value = torch.baddbmm(bias[:, None, :], value, weight.transpose(1, 2))
-            if layer.activation is not None:
-                value = layer.activation.function(value)
+            if mask is not None and weight.shape[-2] < len(x):  # fewer weights than values: leave units out there
+                weight, mask = weight * mask, None
             if mask is not None:
                 value = value * mask  # broadcasts one base to its candidates
+            value = _applied(weight, bias, value)
+            if layer.activation is not None:
+                value = layer.activation.function(value)
+            mask = own
         return value if value.dim() == 3 else value[None]
 
     def step(
@@ -181,6 +176,20 @@ class LinearStack:
                 change = (delta.sum(1, keepdim=True) * scale).squeeze(1)
             if layer.bias is not None:
                 views[layer.bias].add_(change)
+
+
+def _applied(weight: Tensor, bias: Tensor | None, value: Tensor) -> Tensor:
+    """Return a linear layer of all candidates, or of one for all, on values (n, inputs), or (C, n, inputs)."""
+    if weight.dim() == 2:
+        return F.linear(value, weight, bias)
+    candidates, outputs = weight.shape[:2]
+    if value.dim() == 2:  # the same values for all candidates: one matrix product
+        if bias is not None:
+            bias = bias.expand(candidates, outputs).flatten()
+        return F.linear(value, weight.flatten(0, 1), bias).view(len(value), candidates, outputs).transpose(0, 1)
+    if bias is None:
+        return torch.bmm(value, weight.transpose(1, 2))
+    return torch.baddbmm(bias if bias.dim() == 1 else bias[:, None, :], value, weight.transpose(1, 2))
 
 
 def has_hooks(module: nn.Module) -> bool:
