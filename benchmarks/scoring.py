@@ -49,9 +49,10 @@ def main() -> None:
         error = float((scorer.score(base, prefixes).loss - each).abs().max())
         seconds = alternate(
             {
-                "prefixes": lambda: scorer.score(base, prefixes),
-                "any masks": lambda: scorer.score(base, any_masks),
-                "one by one": lambda: [scorer.score(base, mask[None]) for mask in prefixes],
+                # a scorer keeps what the first neurons of its last base fire: a copy is a base that it has not seen
+                "prefixes": lambda: scorer.score(base.clone(), prefixes),
+                "any masks": lambda: scorer.score(base.clone(), any_masks),
+                "one by one": lambda: [scorer.score(base.clone(), mask[None]) for mask in prefixes],
             },
             given.repeats,
             device,
