@@ -4,6 +4,7 @@ import pytest
 
 from cofair.errors import UsageError
 from cofair.report.read import read_run
+from cofair.runs.audit import audited, client_lines
 from cofair.runs.experiment import Experiment
 from cofair.runs.grid import read_grid
 from cofair.runs.run import run_experiment
@@ -65,6 +66,16 @@ def test_optimisers_with_memory_keep_it_apart_in_lockstep(tmp_path):
     for job in jobs:
         alone = run_experiment(job.experiment)
         assert read_run(job.folder).outcome.accuracies == pytest.approx(alone.accuracies, abs=1e-9)
+
+
+def test_the_ledger_of_a_sweep_names_no_rewards_for_none_are_kept(tmp_path):
+    job = Job(Experiment.from_dict(SMALL | {"method": {"name": "fedrac"}}), tmp_path / "own")
+    run_batch([job], silent)
+    entries = audited(job.folder)
+    assert not any("rewards" in entry for entry in entries)
+    assert not list(job.folder.glob("*.safetensors"))
+    lines = client_lines(entries, "2")
+    assert [(line.round, line.reward) for line in lines] == [(t, None) for t in (1, 2, 3, 4)]
 
 
 def test_what_is_finished_is_not_computed_again(tmp_path):

@@ -41,7 +41,7 @@ def show(folder: Path, client: str, *, as_json: bool) -> None:
         numbers = [line.contribution, line.accuracy, line.reputation]
         shown = ["" if number is None else f"{number:.4f}" for number in numbers]
         neurons = "" if line.neurons is None else str(line.neurons)
-        table.add_row(str(line.round), *shown, neurons, str(line.took_part), escape(line.reward))
+        table.add_row(str(line.round), *shown, neurons, str(line.took_part), escape(line.reward or ""))
     print_table(output(), table)
     for line in lines:
         for t, why in line.refused:

@@ -24,7 +24,7 @@ class ClientLine:
     neurons: int | None
     took_part: int
     refused: tuple[tuple[int, str], ...]  # round, reason
-    reward: str  # SHA-256 of the model
+    reward: str | None  # SHA-256 of the model; a sweep writes none
     head: str  # the entry's own hash
 
 
@@ -74,7 +74,7 @@ def client_lines(entries: Sequence[Entry], client: str) -> list[ClientLine]:
     try:
         for entry in entries:
             names += entry.get("clients", []) + entry.get("joined", {}).get("clients", [])
-            if client in names and "rewards" in entry:
+            if client in names and "accuracies" in entry:
                 lines.append(_line(entry, names.index(client), client))
     except (LookupError, TypeError, ValueError, AttributeError):
         raise RunError("The ledger is whole, but was not written by this version of cofair.") from None
@@ -93,7 +93,7 @@ def _line(entry: Entry, i: int, client: str) -> ClientLine:
         neurons=None if neurons is None else _count(neurons[i]),
         took_part=_count(entry["took_part"][i]),
         refused=tuple((_count(t), _text(why)) for t, name, why in entry["refused"] if name == client),
-        reward=_text(entry["rewards"][i]),
+        reward=_text(entry["rewards"][i]) if "rewards" in entry else None,
         head=entry["hash"],
     )
 

@@ -169,7 +169,7 @@ class Journal:
             "accuracies": record.accuracies,
             "reputation": record.reputation,
             "neurons": None if masks is None else masks.sum(1).tolist(),
-            "rewards": ledger.digests(delivered, server.neurons, server.clients),
+            "rewards": ledger.digests(delivered, server.neurons, server.clients) if self._keeps_rewards else None,
             "took_part": tested.tally.took_part(server.clients),
             "refused": [[t, server.names[client], why] for t, client, why in tested.tally.refused],
         }
