@@ -6,7 +6,7 @@ import cofair
 from cofair import metrics
 from cofair.errors import UsageError
 from cofair.methods.contract import Contract, sizes_of
-from cofair.methods.promises import BcfMiddle, EqualGain, Proportional, check, inside_while, outside, table
+from cofair.methods.promises import BcfMiddle, EqualGain, Proportional, check, check_all, inside_while, outside, table
 from cofair.neurons.importance import taylor
 from tests.conftest import uploads_of
 
@@ -33,12 +33,47 @@ def test_more_is_never_promised_for_less():
         check(curve, C, 0.5)
     with pytest.raises(UsageError, match=r"promises less for a contribution of 0.34 than for 0.28"):
         check(lambda c, a: a - c, C, 0.5)
-    for wrong in (lambda c, a: c[:2], lambda c, a: c / 0, lambda c, a: 3):
+    for wrong in (lambda c, a: c[:2], lambda c, a: c / 0, lambda c, a: 3, lambda c, a: c.tolist()):
         with pytest.raises(UsageError, match="one finite accuracy"):
             check(wrong, C, 0.5)
 
 
-@pytest.mark.parametrize("points", [(0.0, 0.0), (0.0, 0.0, 1.0), (0.5, 0.1, 0.5, 0.9), (1.0, 1.0, 0.0, 0.0)])
+@pytest.mark.parametrize("curve", [EqualGain(), EqualGain(3.0), Proportional(), BcfMiddle(), table((0.0, 0.2, 1, 1))])
+def test_curves_of_ours_are_promises_for_every_accuracy(curve):
+    for contributions in (C, C - 0.3, torch.zeros(3, dtype=torch.float64), 1000 * C):
+        check_all(curve, contributions)
+    assert BcfMiddle()(C, 0.3).tolist() == pytest.approx([(0.28 + 0.252439) / 2, 0.3, 0.3, 0.3], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("curve", "sentence"),
+    [
+        (
+            lambda c, a: a * c / c.max() if a > 0.8 else a * (2 - c / c.max()),
+            r"than for .* where the whole model has 5",
+        ),
+        (lambda c, a: a * c / c.max() if a > 0.8 else c * float("nan"), "one finite accuracy .* has 5.0 %"),
+        (lambda c, a: (a * c / c.max()).tolist(), "one finite accuracy"),
+        (lambda c, a: a * c[:2] / c.max(), "one finite accuracy"),
+    ],
+)
+def test_a_curve_that_is_wrong_for_some_accuracy_is_refused_before_anything_is_told(curve, sentence, capsys):
+    with pytest.raises(UsageError, match=sentence):
+        run(own_curve=curve)
+    assert "can be expected" not in capsys.readouterr().err
+
+
+def test_a_curve_is_also_checked_where_it_was_not_looked_at_before():
+    """Contributions may be measured anew, and A is any number."""
+    method = Contract(own_curve=lambda c, a: a * c / c.max() if a != 0.123 else -c)
+    with pytest.raises(UsageError, match=r"whole model has 12.3 %: it must not fall"):
+        method.promise()(C, 0.123)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [(0.0, 0.0), (0.0, 0.0, 1.0), (0.5, 0.1, 0.5, 0.9), (1.0, 1.0, 0.0, 0.0), (0.0, 0.0, 0.4, 0.4, 0.5, 0.1, 1.0, 1.0)],
+)
 def test_points_that_make_no_curve_are_refused(points):
     with pytest.raises(UsageError, match="pairs of numbers"):
         Contract(curve="points", points=points).promise()
@@ -123,7 +158,7 @@ def test_shares_of_neurons_need_no_validation_set():
     assert "notes" not in result.facts
     cosine = torch.tensor(result.contributions)
     assert last.reputation == pytest.approx((cosine / cosine.max()).tolist())
-    with pytest.raises(UsageError, match="needs a validation set"):
+    with pytest.raises(UsageError, match=r'needs a validation set .* With method.pays = "neurons" it promises'):
         cofair.run(lambda: build("mlp", (1, 8, 8), 10), whole, Contract(), rounds=1)
 
 
@@ -139,7 +174,16 @@ def test_the_best_must_be_promised_the_whole_model():
 
 
 def test_it_is_said_while_what_accuracy_everybody_is_inside_the_band():
-    assert inside_while(EqualGain(), C, "abcd").endswith("while the whole model has 41 to 82 %.")
+    told = inside_while(EqualGain(), C, "abcd")
+    # at 100 %: a* = 87 %, the bound (0.5 · 28 / 41 + 0.5) · 100 % = 84.1 %
+    assert told.endswith(
+        "while the whole model has 41 to 82 %. Where it has 100 %: Client a is promised 87.0 %, above the 84.1 % that "
+        "its contribution bounds."
+    )
+    always = inside_while(BcfMiddle(), C, "abcd")
+    assert always.endswith("while the whole model has 41 to 100 %.")
+    in_stripes = inside_while(lambda c, a: BcfMiddle()(c, a) if a < 0.6 or a > 0.7 else 0 * c + a, C, "abcd")
+    assert "has 41 to 60 %. Where it has 60 %: Client a is promised" in in_stripes
     never = inside_while(lambda c, a: a * torch.ones_like(c), C, "abcd")
     assert never.startswith(
         "No accuracy of the whole model keeps everybody inside the α-BCF band. Client a is promised"

@@ -21,8 +21,17 @@ def test_where_contributions_are_equal_no_fairness_is_expected():
 
 def test_the_interval_of_an_accuracy_is_that_of_a_coin():
     # √(0.5 · 0.5 / 100) = 0.05, 1.96 times
-    assert half_width(torch.tensor([0.5, 0.0, 1.0]), 100).tolist() == pytest.approx([0.098, 0, 0])
+    # once of 100: √(0.01 · 0.99 / 100) = 0.00995
+    assert half_width(torch.tensor([0.5, 0.0, 1.0, -2]), 100).tolist() == pytest.approx(
+        [0.098, *[0.0195018] * 3], abs=1e-6
+    )
     assert float(half_width(torch.tensor(0.5), 400)) == pytest.approx(0.049)
+
+
+def test_promises_below_nothing_are_told():
+    # 0.41 − 4 · 0.13 < 0, 0.41 − 4 · 0.07 > 0
+    told = expectations(EqualGain(4.0), C, 5_000, 10_000)[1]
+    assert told.startswith("1 of 4 clients are promised less than 0 % while the whole model is no better than")
 
 
 def test_what_is_expected_is_told_in_two_sentences():

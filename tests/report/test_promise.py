@@ -3,8 +3,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cofair.report.promise import misses_over_rounds, promises, told
+from cofair.report import page
+from cofair.report.clients import client_plots
+from cofair.report.plots import Lines
+from cofair.report.promise import misses_over_rounds, promises, round_by_round, told
+from cofair.report.read import read_entries
+from cofair.report.statement import Standing
 from cofair.runs.history import Record
+from tests.runs.test_resume import carried_out, experiment_of
 
 
 def record(t, promised, validated, tested):
@@ -43,12 +49,20 @@ def test_a_client_is_told_its_promise_and_its_largest_miss():
     assert sentence.endswith("The largest miss was 3.0 points above the promise, in round 1.")
 
 
+def test_a_client_is_told_every_round():
+    assert round_by_round(promises(RUN), 1) == [
+        ["1", "50.0 %", "50.0 %", "50.0 %", "+0.0 points"],
+        ["2", "50.0 %", "50.0 %", "49.0 %", "−1.0 points"],
+        ["3", "52.0 %", "52.0 %", "51.0 %", "−1.0 points"],
+    ]
+
+
 def test_a_client_is_told_how_closely_a_promise_can_be_kept():
     records = RUN.outcome.history
-    # promised 31 %: 1.96 √(0.31 · 0.69 / 400) = 4.5 points, on half as many 6.4
+    # found on the validation set is 31 %: 1.96 √(0.31 · 0.69 / 400) = 4.5 points, on half as many 6.4
     for facts, told_at_the_end in [
-        ({"validation_samples": 400}, "A promise that 400 samples keep holds to ± 4.5 points on new data, 95 times of"),
-        ({"validation_samples": 400, "fit": "halves"}, "A promise that 200 samples keep holds to ± 6.4 points on new"),
+        ({"validation_samples": 400}, "What 400 samples find holds to ± 4.5 points on new data, 95 times of 100."),
+        ({"validation_samples": 400, "fit": "halves"}, "What 200 samples find holds to ± 6.4 points on new data"),
         (
             {"validation_samples": 400, "metric": "AUROC"},
             "The largest miss was 3.0 points above the promise, in round 1.",
@@ -61,3 +75,20 @@ def test_a_client_is_told_how_closely_a_promise_can_be_kept():
 def test_methods_without_promises_have_none():
     bare = Record(1, 90.0, [0.3, 0.5], None, None, [1.0, 1.0], 1.0, True)
     assert promises(run_of([bare])) is None
+
+
+def test_a_statement_shows_promised_validated_and_tested_round_by_round(tmp_path):
+    """A real run of contract, as the page of one client tells it."""
+    experiment = experiment_of("contract")
+    carried_out(experiment, tmp_path / "run")
+    entry = read_entries([tmp_path / "run"])[0]
+    text = page.client_document(entry, "2")
+    last = entry.runs[0].outcome.history[-1]
+    cells = [100 * values[2] for values in (last.promised, last.validated, last.accuracies)]
+    assert all(f"<td>{cell:.1f} %</td>" in text for cell in cells)
+    assert text.count("points</td>") == len(entry.runs[0].outcome.history)
+    (plot,) = client_plots(Standing(entry), 2)
+    assert [mark.name for mark in plot.marks if isinstance(mark, Lines)] == [
+        "its reward", "promised", "on the validation set",
+    ]  # fmt: skip
+    assert "Its reputation" not in text

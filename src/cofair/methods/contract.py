@@ -19,10 +19,11 @@ from cofair.methods.calibration import calibrate
 from cofair.methods.method import Server
 from cofair.methods.promises import (
     BcfMiddle,
+    Checked,
     Curve,
     EqualGain,
     Proportional,
-    check,
+    check_all,
     expectations,
     inside_while,
     table,
@@ -52,9 +53,11 @@ class Contract(SubmodelMethod):
     name: ClassVar[str] = "contract"
     paper: ClassVar[str] = "our own"
     needs_validation: ClassVar[bool] = True
+    without_validation: ClassVar[str] = 'With method.pays = "neurons" it promises shares of neurons and needs none.'
 
     curve: Literal["equal_gain", "proportional", "bcf_middle", "points"] = setting(
-        "equal_gain", "what a contribution deserves: the same gain for all, a share c / c_max, the middle of the band"
+        "equal_gain",
+        "what a contribution deserves: the same gain for all, a share c / c_max, the middle of the band, or `points`",
     )
     kappa: float = setting(1.0, "κ of equal_gain: accuracy taken off for each point of contribution missing", minimum=0)
     points: tuple[float, ...] = setting((0.0, 0.0, 1.0, 1.0), "points: share of c_max, share of A, and so on")
@@ -81,7 +84,8 @@ class Contract(SubmodelMethod):
         return self.pays == "accuracy"
 
     def notes(self, server: Server) -> list[str]:
-        """Say how closely promises can be kept, and what fairness can be expected."""
+        """Say how closely promises can be kept, and what fairness can be expected; a curve that is none is refused."""
+        check_all(self.promise(), server.contributions)
         if self.pays == "neurons" or server.metric != "accuracy":
             return []
         if not server.brings_accuracies:
@@ -98,18 +102,17 @@ class Contract(SubmodelMethod):
         """Return a curve of one's own by what it promises."""
         if self.own_curve is None:
             return {}
-        return {"own_curve": [] if contributions is None else told_apart(self.own_curve, contributions)}
+        return {"own_curve": [] if contributions is None else told_apart(self.promise(), contributions)}
 
     def start(self, server: Server) -> Promised:
         """Check the promise, then hand out the whole model once."""
-        for accuracy in (float(server.contributions.max()), 1.0):
-            check(self.promise(), server.contributions, accuracy)
+        check_all(self.promise(), server.contributions)
         return Promised(**vars(super().start(server)), validated=torch.zeros_like(server.contributions))
 
     def promise(self) -> Curve:
         """Return the reward curve."""
         if self.own_curve is not None:
-            return self.own_curve
+            return Checked(self.own_curve)
         curves: dict[str, Callable[[], Curve]] = {
             "equal_gain": lambda: EqualGain(self.kappa),
             "proportional": Proportional,

@@ -127,6 +127,7 @@ class Method(ABC, Generic[State]):
     name: ClassVar[str]
     paper: ClassVar[str]
     needs_validation: ClassVar[bool] = False
+    without_validation: ClassVar[str] = ""  # how it would work without, if it would: a sentence for who has none
     averages: ClassVar[bool] = False  # it joins updates by the server's rule: mean, median or trimmed mean
 
     def validates(self) -> bool:

@@ -18,6 +18,7 @@ from cofair.errors import UsageError
 Curve = Callable[[Tensor, float], Tensor]
 _ROUNDING = 1e-6
 _OF_95 = 1.96  # standard deviations that 95 of 100 normal errors stay within
+_LOOKED_AT = 20  # accuracies of the whole model for which a curve is checked before training
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class BcfMiddle:
         """Return what is promised."""
         share = _share(contributions)
         upper = ((1 - self.alpha) * share + self.alpha) * accuracy
-        return torch.where(share == 1, accuracy, (contributions + upper) / 2)
+        middle = ((contributions + upper) / 2).clamp(max=accuracy)  # a young model may be worse than some alone
+        return torch.where(share == 1, accuracy, middle)
 
 
 @dataclass(frozen=True)
@@ -69,18 +71,39 @@ class Table:
 def table(flat: Sequence[float]) -> Table:
     """Return the curve through points given as share of c, share of A, share of c, …"""
     pairs = tuple(zip(flat[::2], flat[1::2], strict=False))
-    if len(flat) % 2 or len(pairs) < 2 or any(b[0] <= a[0] for a, b in pairwise(pairs)):
+    if len(flat) % 2 or len(pairs) < 2 or any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise(pairs)):
         raise UsageError(
-            "points must be pairs of numbers (share of c, share of A), the shares of c rising, at least two."
+            "points must be pairs of numbers (share of c, share of A), at least two, the shares of c rising and those "
+            "of A not falling."
         )
     return Table(pairs)
 
 
-def check(curve: Curve, contributions: Tensor, accuracy: float) -> None:
-    """Refuse a curve that gives no finite number to a client, less for more, or not A to whoever brings most."""
+@dataclass(frozen=True)
+class Checked:
+    """A curve of somebody's own, checked whenever it is asked."""
+
+    curve: Curve
+
+    def __call__(self, contributions: Tensor, accuracy: float) -> Tensor:
+        """Return what is promised, or say why it is no promise."""
+        return check(self.curve, contributions, accuracy)
+
+
+def check_all(curve: Curve, contributions: Tensor) -> None:
+    """Refuse a curve that is wrong for some accuracy of the whole model: a young model is worse than many alone."""
+    for part in range(1, _LOOKED_AT + 1):
+        check(curve, contributions, part / _LOOKED_AT)
+
+
+def check(curve: Curve, contributions: Tensor, accuracy: float) -> Tensor:
+    """Return what a curve promises; refuse no finite number for a client, less for more, or not A for the best."""
     promised = curve(contributions, accuracy)
+    where = f"where the whole model has {100 * accuracy:.1f} %"
     if not isinstance(promised, Tensor) or promised.shape != contributions.shape or not bool(promised.isfinite().all()):
-        raise UsageError("A reward curve must return one finite accuracy for each contribution.")
+        raise UsageError(
+            f"A reward curve must return a tensor with one finite accuracy for each contribution; {where}, it does not."
+        )
     order = contributions.argsort(stable=True)
     falls = promised[order].diff() < -1e-9
     rises = contributions[order].diff() > 0
@@ -88,14 +111,16 @@ def check(curve: Curve, contributions: Tensor, accuracy: float) -> None:
         k = int((falls & rises).nonzero()[0])
         low, high = (float(contributions[order[j]]) for j in (k, k + 1))
         raise UsageError(
-            f"The reward curve promises less for a contribution of {high:.3g} than for {low:.3g}: it must not fall."
+            f"The reward curve promises less for a contribution of {high:.3g} than for {low:.3g} {where}: it must not "
+            "fall."
         )
     most = float(promised[order[-1]])
     if abs(most - accuracy) > _ROUNDING:
         raise UsageError(
-            f"The reward curve promises {100 * most:.1f} % to whoever brings most where the whole model has "
-            f"{100 * accuracy:.1f} %: the best get the whole model, so it must promise them that."
+            f"The reward curve promises {100 * most:.1f} % to whoever brings most {where}: the best get the whole "
+            "model, so it must promise them that."
         )
+    return promised
 
 
 def outside(
@@ -127,19 +152,27 @@ def inside_while(curve: Curve, contributions: Tensor, names: Sequence[str]) -> s
     """Say how accurate the whole model may be for nobody to be promised more or less than the α-BCF band allows."""
     best = float(contributions.max().clamp(0, 1))
     accuracies = np.linspace(best, 1, 201)[1:].tolist()
-    fine = [accuracy for accuracy in accuracies if not outside(curve, contributions, accuracy, names)]
-    if fine:
-        return (
-            f"Everybody is promised more than it reaches alone, and no more than its contribution bounds (α-BCF), "
-            f"while the whole model has {100 * fine[0]:.0f} to {100 * fine[-1]:.0f} %."
-        )
-    first = outside(curve, contributions, accuracies[0], names) if accuracies else []
-    return f"No accuracy of the whole model keeps everybody inside the α-BCF band. {first[0]}" if first else ""
+    faults = [outside(curve, contributions, accuracy, names) for accuracy in accuracies]
+    first = next((k for k, fault in enumerate(faults) if not fault), None)
+    if first is None:
+        return f"No accuracy of the whole model keeps everybody inside the α-BCF band. {faults[0][0]}" if faults else ""
+    last = next((k for k in range(first, len(faults)) if faults[k]), len(faults))  # the first that is outside again
+    told = (
+        f"Everybody is promised more than it reaches alone, and no more than its contribution bounds (α-BCF), "
+        f"while the whole model has {100 * accuracies[first]:.0f} to {100 * accuracies[last - 1]:.0f} %."
+    )
+    if last == len(faults):
+        return told
+    example = len(faults) - 1 if faults[-1] else last
+    return f"{told} Where it has {100 * accuracies[example]:.0f} %: {faults[example][0]}"
 
 
 def half_width(accuracy: Tensor, samples: int) -> Tensor:
-    """Return by how much a model's accuracy on new data may differ from that on so many samples, 95 times of 100."""
-    kept = accuracy.double().clamp(0, 1)
+    """Return by how much a model's accuracy on new data may differ from that on so many samples, 95 times of 100.
+
+    One that is never wrong on them, or never right, counts as if it had been so once: nothing is known for sure.
+    """
+    kept = accuracy.double().clamp(1 / samples, 1 - 1 / samples) if samples > 1 else torch.full_like(accuracy, 0.5)
     return _OF_95 * (kept * (1 - kept) / samples).sqrt()
 
 
@@ -169,6 +202,11 @@ def expectations(curve: Curve, contributions: Tensor, validation: int, test: int
         f"A submodel chosen on {validation:,} samples keeps its promise on new data to ± {float(widths.max()):.1f} "
         f"points at worst, ± {float(widths.mean()):.1f} on average (95 times of 100)."
     ]
+    if below := int((promised < 0).sum()):
+        told.append(
+            f"{below} of {len(promised)} clients are promised less than 0 % while the whole model is no better than "
+            "the best client alone: no model keeps that, they get the nearest there is."
+        )
     fairness = expected_fairness(curve, contributions, accuracy, validation, test)
     if fairness is not None:
         spread = 100 * float(promised.double().std(unbiased=False))

@@ -7,6 +7,7 @@ import numpy as np
 
 from cofair.report.markup import Html, element, joined
 from cofair.report.plots import Band, Lines, Mark, Plot
+from cofair.report.promise import Floats, promises
 from cofair.report.statement import Standing
 
 CARDS = 50  # more clients than this are a table
@@ -90,14 +91,24 @@ def client_plots(standing: Standing, i: int) -> list[Plot]:
         marks.append(Band("what it is entitled to", rounds, (low,) * len(rounds), (high,) * len(rounds)))
         caption += "; the band is what it is entitled to in the end"
     own = tuple(100 * record.accuracies[i] for record in history)
-    marks.append(Lines("its reward", rounds, own))
+    made = promises(standing.run)
+    marks.append(Lines("its reward", rounds, own, None if made is None else 1.0))
+    if made is not None:
+        when = tuple(float(t) for t in made.rounds)
+        marks.append(Lines("promised", when, _shown(made.promised[:, i]), 0.0))
+        marks.append(Lines("on the validation set", when, _shown(made.validated[:, i]), 0.5))
+        caption += "; what it was promised, and what was found on the validation set when it was chosen"
     title = f"{metric[0].upper()}{metric[1:]} of its reward"
     seed = f" (seed {standing.run.outcome.seed})"
     plots = [Plot("client_accuracy", title, f"{caption}{seed}.", "round", f"{metric}, %", tuple(marks))]
-    if history[-1].reputation is not None:
+    if made is None and history[-1].reputation is not None:  # a promise would be told twice
         line = Lines(
             "its reputation", rounds, tuple(None if r.reputation is None else r.reputation[i] for r in history)
         )
         caption = f"What the server believes of it after each tested round{seed}."
         plots.append(Plot("client_reputation", "Its reputation", caption, "round", "reputation", (line,)))
     return plots
+
+
+def _shown(values: Floats) -> tuple[float | None, ...]:
+    return tuple(None if math.isnan(value) else float(value) for value in values)

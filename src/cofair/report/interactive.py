@@ -142,7 +142,7 @@ def _layout(plot: Plot, categories: Sequence[str]) -> dict[str, Any]:
         few = bool(rounds) and max(rounds) - min(rounds) <= 8
         x_axis |= {"tickformat": ",d", **({"dtick": 1} if few else {"nticks": 9})}
     clients = sum(isinstance(mark, Lines) for mark in plot.marks)
-    many = clients > 1
+    many = clients > 1 and not plot.key.startswith("client_")  # else all lines are about one client
     legend: dict[str, Any] = {"font": {"color": _TEXT, "size": 12}, "bgcolor": "rgba(0,0,0,0)"}
     if many:
         legend |= {"title": {"text": "client", "font": {"color": _MUTED, "size": 12}}, "x": 1.01, "y": 1}

@@ -2,7 +2,10 @@
 
 import html
 import json
+from collections.abc import Sequence
 from typing import Any
+
+_MANY = 12  # rows from which a table is folded
 
 
 class Html(str):
@@ -33,6 +36,20 @@ def element(tag: str, *children: object, **attributes: object) -> Html:
 def joined(parts: Any) -> Html:
     """Return children one after the other."""
     return Html("".join(escaped(part) for part in parts if part is not None))
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], what: str, class_: str | None = None) -> Html:
+    """Return a table, folded where it is long."""
+    head = element("thead", element("tr", *(element("th", name, scope="col") for name in header)))
+    body = element("tbody", *(element("tr", *(element("td", cell) for cell in row)) for row in rows))
+    box = element("div", element("table", head, body, class_=class_), class_="wide", tabindex=0, role="region",
+                  aria_label=f"Table: {', '.join(header)}")  # fmt: skip
+    return folded(f"Show all {len(rows)} {what}", box, len(rows))
+
+
+def folded(summary: str, content: Html, rows: int) -> Html:
+    """Return what has so many rows, folded where they are many."""
+    return content if rows <= _MANY else element("details", element("summary", summary), content)
 
 
 def data(value: Any, identifier: str) -> Html:

@@ -70,13 +70,23 @@ def told(run: Run, made: Promises, i: int, last: int = 10) -> str:
     kept = samples_that_choose(run)
     interval = ""
     if kept:
-        width = 100 * float(half_width(torch.tensor(promised / 100), kept))
-        interval = f" A promise that {kept:,} samples keep holds to ± {width:.1f} points on new data, 95 times of 100."
+        width = 100 * float(half_width(torch.tensor(validated / 100), kept))
+        interval = f" What {kept:,} samples find holds to ± {width:.1f} points on new data, 95 times of 100."
     return (
         f"It was promised {promised:.1f} %: its reward has {validated:.1f} % on the validation set and {tested:.1f} % "
         f"on the test set, in the mean of the final {min(last, len(made.rounds))} tested rounds{seed_of(run)}. "
         f"The largest miss was {abs(miss):.1f} points {where} the promise, in round {made.rounds[worst]}.{interval}"
     )
+
+
+def round_by_round(made: Promises, i: int) -> list[list[str]]:
+    """Return what client i was promised in each tested round, what was found, and the miss on the test set."""
+    columns = (made.promised, made.validated, made.tested)
+    return [
+        [str(t), *(f"{values[k, i]:.1f} %" for values in columns), f"{made.misses[k, i]:+.1f} points".replace("-", "−")]
+        for k, t in enumerate(made.rounds)
+        if not np.isnan(made.misses[k, i])
+    ]
 
 
 def samples_that_choose(run: Run) -> int:

@@ -8,12 +8,10 @@ from typing import Any
 
 from cofair import methods
 from cofair.errors import CofairError
-from cofair.report.markup import Html, element, joined
+from cofair.report.markup import Html, element, folded, joined, text_table
 from cofair.report.read import Entry, Run
 from cofair.report.words import listed, ranges
 from cofair.settings import values
-
-_MANY = 12  # rows from which a table is folded
 
 
 def configuration(entries: Sequence[Entry]) -> Html:
@@ -29,7 +27,10 @@ def configuration(entries: Sequence[Entry]) -> Html:
             for run in entry.runs
         ]
         if names:
-            parts += [element("h3", "What differs between the runs"), _table(["method", "seed", *names], rows, "runs")]
+            parts += [
+                element("h3", "What differs between the runs"),
+                text_table(["method", "seed", *names], rows, "runs"),
+            ]
     own = [(entry.label, entry.runs[0].experiment.get("method", {})) for entry in entries]
     rows = [
         [label, ", ".join(f"{key} = {_plain(value)}" for key, value in table.items() if key != "name") or "none"]
@@ -37,7 +38,7 @@ def configuration(entries: Sequence[Entry]) -> Html:
     ]
     parts += [
         element("h3", "Settings of each method"),
-        _table(["method", "settings"], rows, "methods", class_="settings"),
+        text_table(["method", "settings"], rows, "methods", class_="settings"),
     ]
     parts += [element("h3", "Runs"), _runs(entries), _versions(runs)]
     return joined(parts)
@@ -61,7 +62,7 @@ def again(entries: Sequence[Entry]) -> Html:
     lines = "\n".join(
         _run(own / "experiment.toml", f"again/{own.name}") for run in runs if (own := run.folder) is not None
     )
-    return _folded("One command for each run", element("pre", element("code", lines), tabindex=0), len(runs))
+    return folded("One command for each run", element("pre", element("code", lines), tabindex=0), len(runs))
 
 
 def _compare(entries: Sequence[Entry]) -> str | None:
@@ -145,7 +146,7 @@ def _runs(entries: Sequence[Entry]) -> Html:
             facts[-1] = facts[-1].replace("T", " ").replace("+00:00", " UTC")
             folder = "–" if run.folder is None else str(run.folder)
             rows.append([entry.label, str(run.outcome.seed), state, *facts, folder])
-    return _table(["method", "seed", "state", "device", "engine", "started", "folder"], rows, "runs")
+    return text_table(["method", "seed", "state", "device", "engine", "started", "folder"], rows, "runs")
 
 
 def _versions(runs: Sequence[Run]) -> Html:
@@ -155,18 +156,6 @@ def _versions(runs: Sequence[Run]) -> Html:
             found.setdefault(name, set()).add(str(version))
     text = " · ".join(f"{name} {' and '.join(sorted(own))}" for name, own in found.items())
     return joined([element("h3", "Versions"), element("p", text)])
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], what: str, class_: str | None = None) -> Html:
-    head = element("thead", element("tr", *(element("th", name, scope="col") for name in header)))
-    body = element("tbody", *(element("tr", *(element("td", cell) for cell in row)) for row in rows))
-    box = element("div", element("table", head, body, class_=class_), class_="wide", tabindex=0, role="region",
-                  aria_label=f"Table: {', '.join(header)}")  # fmt: skip
-    return _folded(f"Show all {len(rows)} {what}", box, len(rows))
-
-
-def _folded(summary: str, content: Html, rows: int) -> Html:
-    return content if rows <= _MANY else element("details", element("summary", summary), content)
 
 
 def _plain(value: Any) -> str:

@@ -57,13 +57,15 @@ class Journal:
 
     def __init__(
         self, folder: RunFolder, experiment: Experiment, locks: ExitStack | None, *, keeps_rewards: bool = False,
-        runs: int = 1,
+        hashes_rewards: bool = True, runs: int = 1,
     ) -> None:  # fmt: skip
         """Take a folder; where its run is to go on, see what there is.
 
-        Without `locks` somebody else holds the folder. So many `runs` share the process.
+        Without `locks` somebody else holds the folder. So many `runs` share the process. Where nobody has a reward
+        that could be compared, the ledger needs no hashes of them, which can cost more than training.
         """
         self._folder, self._locks, self._keeps_rewards = folder, locks, keeps_rewards
+        self._hashes_rewards = hashes_rewards
         self._checkpoints = Checkpoints(folder.path, experiment.run.checkpoint_every, runs)
         self._ledger = Ledger(folder.ledger)
         self._settled = self._ledger.head
@@ -169,7 +171,7 @@ class Journal:
             "accuracies": record.accuracies,
             "reputation": record.reputation,
             "neurons": None if masks is None else masks.sum(1).tolist(),
-            "rewards": ledger.digests(delivered, server.neurons, server.clients) if self._keeps_rewards else None,
+            "rewards": ledger.digests(delivered, server.neurons, server.clients) if self._hashes_rewards else None,
             "took_part": tested.tally.took_part(server.clients),
             "refused": [[t, server.names[client], why] for t, client, why in tested.tally.refused],
         }

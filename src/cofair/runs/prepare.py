@@ -167,7 +167,10 @@ def _check_needs(experiment: Experiment, method: Method[Any], federation: Federa
     elif experiment.run.joint:
         wanting = "run.joint = true"
     if wanting:
-        raise UsageError(f"{wanting} needs a validation set at the server, and the federation has none.")
+        without = method.without_validation if method.validates() else ""
+        raise UsageError(
+            f"{wanting} needs a validation set at the server, and the federation has none. {without}".rstrip()
+        )
 
 
 def _told(metric: metrics.Metric) -> metrics.Metric:

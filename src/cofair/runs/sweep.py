@@ -136,7 +136,7 @@ def _journal(job: Job, runs: int, told: Told) -> Journal | None:
     goes_on = same_begun(job.folder, job.experiment) and not same_finished(job.folder, job.experiment)
     folder = RunFolder(job.folder, overwrite=True, resume=goes_on)
     try:
-        return Journal(folder, job.experiment, None, runs=runs)
+        return Journal(folder, job.experiment, None, hashes_rewards=False, runs=runs)
     except CofairError as error:
         told(job, None, str(error))
         return None
