@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from cofair.engine.vectorised import VectorisedEngine
 from cofair.errors import UsageError
 from cofair.report.read import read_run
 from cofair.runs.audit import audited, client_lines
@@ -56,6 +57,20 @@ def test_runs_in_lockstep_give_the_numbers_of_runs_one_by_one(tmp_path):
             assert ours.download == pytest.approx(theirs.download, abs=1e-9)
             if theirs.reputation is not None:
                 assert ours.reputation == pytest.approx(theirs.reputation, abs=1e-7)
+
+
+def test_who_asks_for_losses_trains_with_the_others(tmp_path, monkeypatch):
+    """One training a round for all three, though only FedAVE's clients tell their losses."""
+    trained = []
+    train = VectorisedEngine.train
+
+    def counted(engine, rewards, states, t):
+        trained.append((rewards.work.phase, t, len(engine.problem.federation)))
+        return train(engine, rewards, states, t)
+
+    monkeypatch.setattr(VectorisedEngine, "train", counted)
+    run_batch(jobs_of(SMALL | {"grid": {"method": ["cgsv", "fedave", "cffl"]}}, tmp_path), silent)
+    assert trained == [("alone", 1, 4), *[("train", t, 12) for t in (1, 2, 3, 4)]]
 
 
 def test_optimisers_with_memory_keep_it_apart_in_lockstep(tmp_path):

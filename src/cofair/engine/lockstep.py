@@ -59,15 +59,36 @@ class Lockstep:
         return [answers[place] for place in range(len(requests))]
 
     def _together(self, requests: Sequence[Request]) -> list[tuple[Uploads, ClientStates]]:
+        engine, joined, parts = self._joined(requests)
+        plain = replace(joined, work=replace(joined.work, statistics=()))
+        uploads, states = engine.train(plain, _joined_states(requests), requests[0].t)
+        statistics = self._statistics(requests)
+        return [
+            (replace(_part(uploads, part), statistics=own), _part_of_states(states, part))
+            for part, own in zip(parts, statistics, strict=True)
+        ]
+
+    def _statistics(self, requests: Sequence[Request]) -> list[dict[str, Tensor]]:
+        """Return what each run asked of its clients beside updates: few ask for any, which need not train apart."""
+        found: list[dict[str, Tensor]] = [{} for _ in requests]
+        asked: dict[tuple[str, ...], list[int]] = {}
+        for place, request in enumerate(requests):
+            if request.rewards.work.statistics:
+                asked.setdefault(request.rewards.work.statistics, []).append(place)
+        for places in asked.values():
+            engine, joined, parts = self._joined([requests[place] for place in places])
+            told = engine.statistics(joined, requests[0].t)
+            for place, part in zip(places, parts, strict=True):
+                found[place] = {name: values[part] for name, values in told.items()}
+        return found
+
+    def _joined(self, requests: Sequence[Request]) -> tuple[VectorisedEngine, Rewards, list[slice]]:
+        """Return who trains some runs, what it is given, and which of its rows are whose."""
         runs = tuple(request.run for request in requests)
-        engine = self._engine(runs)
         sizes = [len(self.problems[run].federation) for run in runs]
-        uploads, states = engine.train(
-            _joined([request.rewards for request in requests], sizes), _joined_states(requests), requests[0].t
-        )
         ends = torch.tensor(sizes).cumsum(0).tolist()
         parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-        return [(_part(uploads, part), _part_of_states(states, part)) for part in parts]
+        return self._engine(runs), _joined([request.rewards for request in requests], sizes), parts
 
     def _engine(self, runs: tuple[int, ...]) -> VectorisedEngine:
         """Return the engine of some of the runs; who takes part changes seldom, so that the latest are kept."""
@@ -82,7 +103,7 @@ def _kind(request: Request) -> object:
     """Return what must be equal for two trainings to be one."""
     rewards, drawn = request.rewards, request.rewards.step_masks
     remembered = tuple(sorted(without_attack(request.states).optimiser))
-    return request.t, rewards.work, None if drawn is None else drawn.shape[1:], remembered
+    return request.t, replace(rewards.work, statistics=()), None if drawn is None else drawn.shape[1:], remembered
 
 
 def _union(problems: Sequence[Problem]) -> Problem:
@@ -137,8 +158,7 @@ def _joined_states(requests: Sequence[Request]) -> ClientStates:
 
 
 def _part(uploads: Uploads, where: slice) -> Uploads:
-    statistics = {name: values[where] for name, values in uploads.statistics.items()}
-    return Uploads(uploads.updates[where], uploads.present[where], uploads.sizes[where], statistics)
+    return Uploads(uploads.updates[where], uploads.present[where], uploads.sizes[where])
 
 
 def _part_of_states(states: ClientStates, where: slice) -> ClientStates:

@@ -1,6 +1,7 @@
 """All clients as one batch: rows of a stack, no Python loop over clients, data resident on the device."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -41,13 +42,10 @@ class VectorisedEngine:
         present = federation.present(rewards.participants)
         busy = present.cpu().nonzero().flatten()
         order = busy[longest_first(federation.sizes[busy], work)]
+        statistics = self.statistics(rewards, t)
         if not len(order):
-            nothing: Named = {}
-            if work.statistics:
-                losses = empty_losses(federation.sizes, layout.dtype, self.problem.device)
-                nothing = from_batch_losses(work.statistics, losses, federation.sizes)
             no_updates = layout.new_rows(len(federation), self.problem.device).zero_()
-            return Uploads(no_updates, present, federation.sizes, nothing), states
+            return Uploads(no_updates, present, federation.sizes, statistics), states
         there = order.to(self.problem.device)
         start = rows_of(rewards.parameters, there).to(layout.dtype)
         self.graphs.begin()
@@ -57,28 +55,31 @@ class VectorisedEngine:
         drawn: Drawn | None = None
         if rewards.step_masks is not None and rewards.step_choices is not None:
             drawn = rewards.step_masks[there], rewards.step_choices[there]
-        statistics: Named = {}
-        try:
-            if work.statistics:
-                statistics = from_batch_losses(work.statistics, self._look(rewards, busy, t), federation.sizes)
+        with _failures_told(t):
             if self.stack is not None and work.optimiser == "sgd":
                 self._train_stack(rows, masks, steps, work, drawn)
             else:
                 with self.problem.own_randomness(t, work.phase):
                     states = self._train_any(rows, masks, steps, work, states, order, drawn)
-        except torch.OutOfMemoryError:
-            raise
-        except CofairError:
-            raise
-        except Exception as error:  # a user's module or loss may raise anything
-            raise RunError(f"Training failed in round {t}: {first_line(error)}") from error
         updates = torch.sub(rows, start, out=layout.new_rows(len(rows), rows.device) if self.graphs.usable else rows)
         return Uploads(self._in_place_order(updates, order), present, federation.sizes, statistics), states
 
-    def _look(self, rewards: Rewards, busy: Tensor, t: int) -> Tensor:
-        """Return the mean loss of each batch of the clients' data (N, S), before training."""
+    @torch.no_grad()
+    def statistics(self, rewards: Rewards, t: int) -> Named:
+        """Return what the work asks of clients beside their updates, all of it before they train."""
+        if not rewards.work.statistics:
+            return {}
+        federation = self.problem.federation
+        busy = federation.present(rewards.participants).cpu().nonzero().flatten()
+        losses = empty_losses(federation.sizes, self.problem.layout.dtype, self.problem.device)
+        if len(busy):
+            with _failures_told(t):
+                self._look(rewards, busy, t, losses)
+        return from_batch_losses(rewards.work.statistics, losses, federation.sizes)
+
+    def _look(self, rewards: Rewards, busy: Tensor, t: int, losses: Tensor) -> None:
+        """Write the mean loss of each batch of the clients' data into losses (N, S)."""
         federation, layout = self.problem.federation, self.problem.layout
-        losses = empty_losses(federation.sizes, layout.dtype, self.problem.device)
         order = busy[longest_first(federation.sizes[busy], LOOK)]
         there = order.to(self.problem.device)
         rows = rows_of(rewards.parameters, there)
@@ -101,7 +102,6 @@ class VectorisedEngine:
                 outputs = evaluate(own, {name: value[:n] for name, value in extras.items()}, x)
             each = self.problem.loss(outputs.flatten(0, 1), y.flatten(0, 1)).view(step.weights.shape)
             losses[there[:n], step.number] = (each * step.weights).sum(1)
-        return losses
 
     def _in_place_order(self, rows: Tensor, order: Tensor) -> Tensor:
         """Return the rows where their clients stand, zeros for who was absent."""
@@ -169,6 +169,17 @@ class VectorisedEngine:
         masks = self.problem.neurons.parameter_masks(neuron_masks)
         held = {name: self.graphs.hold(f"mask {name}", mask) for name, mask in masks.items()}
         return held, self.forward.mask_extras(neuron_masks)
+
+
+@contextmanager
+def _failures_told(t: int) -> Iterator[None]:
+    """Make a sentence of whatever a user's module or loss raises."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, CofairError):
+        raise
+    except Exception as error:
+        raise RunError(f"Training failed in round {t}: {first_line(error)}") from error
 
 
 def _clipping(gradients: Named, clip: float | None) -> Tensor | None:
