@@ -205,7 +205,7 @@ def sweep(
     overrides = (*(change or ()), *([] if device is None else [f"run.device={device}"]))
     points = read_grid(read_file(grid), overrides)
     jobs = [Job(point.experiment, out / point.name) for point in points]
-    refuse_earlier(out, ("summary.csv", *[job.folder.name for job in jobs]), resume)
+    refuse_earlier(out, ("summary.csv", *[job.folder.name for job in jobs]), resume, "--resume goes on with them")
     left = unfinished(jobs)
     with sweep_progress(len(left)) as told:
         run_jobs(left, told, workers=workers, load=load or ())
@@ -255,8 +255,6 @@ def reproduce(
         return
     jobs = measured.jobs(table, numbers, out, changes)
     left = [] if show else unfinished(jobs)
-    if other := [job.folder for job in left if (job.folder / "summary.json").exists()]:
-        raise UsageError(f"{other[0]} holds a run with other settings: name another folder (--out).")
     began = time.monotonic()
     with sweep_progress(len(left)) as told:
         run_jobs(left, told, workers=workers)

@@ -49,6 +49,14 @@ def test_a_row_is_the_mean_over_seeds():
     assert first["max_std"] == pytest.approx(0.1)
 
 
+def test_lists_can_be_varied(cofair, tmp_path):  # noqa: F811
+    (tmp_path / "grid.toml").write_text(GRID.replace("run.seed = [0, 1]", "model.hidden = [[8], [6, 4]]"))
+    done = cofair("sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "out" / "summary.csv")
+    assert set(table["model.hidden"]) == {"[8]", "[6, 4]"}
+
+
 def test_methods_are_compared_seed_by_seed_within_a_scene():
     pairs = paired(RUNS, VARIED, "last").set_index(["federation.scene", "quantity"])
     assert pairs.loc[("pow", "fairness"), "pairs"] == 2

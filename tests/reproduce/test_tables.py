@@ -104,7 +104,17 @@ def test_figure_2_of_cgsv_is_one_run_and_reads_its_agents(tmp_path):
     second = Record(2, 90.0, [0.3, 0.5], None, [0.2, 0.8], [1.0, 0.25], 1.0, True)
     run = Outcome("cgsv", 0, ("a", "b"), (1, 1), (0.2, 0.4), (first, second))
     assert read("mean_psi", run, "last") == pytest.approx(0.7)
-    assert read("mean_reward_sparsity_pct", run, "last") == pytest.approx(75)
+    assert read("mean_reward_sparsity_pct", run, "last") == pytest.approx(50)  # half a model in one of two rounds
+
+
+@pytest.mark.parametrize("name", ["fedave-table2", "cgsv-table2"])
+def test_cffl_limits_rewards_by_classes_where_clients_differ_in_them(name):
+    own = tables.table(name)
+    shares = {
+        cell.scene: tables.experiment(own.paper, cell, 0).method.share for cell in own.cells if cell.method == "CFFL"
+    }
+    assert shares.pop("CLA") == "classes"
+    assert set(shares.values()) == {"size"}
 
 
 def test_figure_1_of_cgsv_has_the_clean_errors():

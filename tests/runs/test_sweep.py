@@ -1,15 +1,17 @@
 import json
 
 import pytest
+import torch
 
 from cofair.engine.vectorised import VectorisedEngine
-from cofair.errors import UsageError
+from cofair.errors import CofairError, UsageError
 from cofair.report.read import read_run
 from cofair.runs.audit import audited, client_lines
 from cofair.runs.experiment import Experiment
 from cofair.runs.grid import read_grid
 from cofair.runs.run import run_experiment
 from cofair.runs.sweep import Job, batches, check, run_batch, unfinished
+from cofair.runs.workers import run_jobs
 
 SMALL = {
     "federation": {"data": "digits", "clients": 4},
@@ -111,6 +113,43 @@ def test_a_run_that_diverges_does_not_end_the_others(tmp_path):
     assert list(failures) == [jobs[1].folder.name]
     assert "diverged" in failures[jobs[1].folder.name]
     assert unfinished(jobs) == jobs[1:]
+
+
+def test_clients_that_diverge_alone_end_only_their_own_runs(tmp_path):
+    jobs = jobs_of(SMALL | {"grid": {"training.lr": [0.1, 1e9], "method": ["fedavg", "fedrac"]}}, tmp_path)
+    failed = []
+    run_batch(jobs, lambda job, record, failure: failed.append((job, failure)) if failure else None)
+    wild = [job for job in jobs if job.experiment.training.lr == 1e9]
+    assert len(wild) == 2
+    assert [job for job, _ in failed] == wild == unfinished(jobs)
+    assert all("diverge" in failure or "finite" in failure for _, failure in failed)
+
+
+def test_a_run_with_other_settings_is_never_replaced(tmp_path):
+    """Neither a finished one nor one that was interrupted."""
+    jobs = jobs_of(SMALL | {"grid": {"method": ["fedavg"]}}, tmp_path)
+    run_batch(jobs, silent)
+    kept = (jobs[0].folder / "history.jsonl").read_text()
+    others = jobs_of(SMALL | {"training": {"rounds": 2, "steps": 3}, "grid": {"method": ["fedavg"]}}, tmp_path)
+    assert [job.folder for job in others] == [job.folder for job in jobs]
+    for _ in range(2):
+        with pytest.raises(UsageError, match="holds a run with other settings"):
+            run_jobs(others, silent)
+        (jobs[0].folder / "summary.json").unlink(missing_ok=True)
+    assert (jobs[0].folder / "history.jsonl").read_text() == kept
+    check(jobs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"federation.data": ["digits", "mnistt"]}, "mnist"), ({"run.device": ["cpu", "cuda"]}, "cuda|CUDA|GPU")],
+)
+def test_what_cannot_be_computed_is_found_before_anything_is(tmp_path, changes, sentence):
+    if "run.device" in changes and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(CofairError, match=sentence):
+        run_jobs(jobs_of(SMALL | {"grid": changes}, tmp_path), silent)
+    assert not list(tmp_path.iterdir())
 
 
 def test_seconds_are_a_share_of_the_batch(tmp_path):

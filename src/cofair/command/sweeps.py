@@ -31,7 +31,8 @@ def sweep_frame(points: Sequence[Point], jobs: Sequence[Job], rules: Sequence[st
             cell = outcome.cell(rule)
             measured = {name: getattr(cell, name) for name in _MEASURED}
             extra = {"download": outcome.download, "seconds": outcome.seconds, "folder": job.folder.name}
-            rows.append({**point.varied, "rule": rule, **measured, **extra})
+            varied = {key: _cell(value) for key, value in point.varied.items()}
+            rows.append({**varied, "rule": rule, **measured, **extra})
     return pd.DataFrame(rows)
 
 
@@ -92,6 +93,11 @@ def _label(row: "pd.Series[Any]", varied: Sequence[str]) -> str:
         if key.startswith("method.") and key != "method.name" and not pd.isna(row.get(key))
     ]
     return " ".join([str(row["method.name"]), *settings])
+
+
+def _cell(value: object) -> object:
+    """Return a setting that rows can be grouped by: a list as its text."""
+    return str(list(value)) if isinstance(value, list | tuple) else value
 
 
 def _setting(value: object) -> str:

@@ -103,4 +103,6 @@ def _of_agent(cell: Number, outcome: Outcome) -> float:
     i = int(cell.method.split()[1]) - 1
     if cell.metric == "mean_psi":
         return float(np.mean([record.reputation[i] for record in outcome.history if record.reputation is not None]))
-    return 100 * (1 - outcome.history[-1].download[i])
+    last = outcome.history[-1]
+    rewards = last.download[i] * last.round / (last.round - 1)  # nothing travels before the first is made
+    return 100 * (1 - rewards)

@@ -76,6 +76,16 @@ def same_begun(path: Path, experiment: Experiment) -> bool:
     return (path / "ledger.jsonl").exists() and _same(path, experiment)
 
 
+def holds_other(path: Path, experiment: Experiment) -> bool:
+    """Tell whether a folder holds a run of another experiment, finished or not, that would be lost."""
+    if experiment.method.unwritten():
+        return False
+    try:
+        return difference((path / "experiment.toml").read_text(encoding="utf-8"), experiment) is not None
+    except (OSError, ValueError):
+        return False
+
+
 def _same(path: Path, experiment: Experiment) -> bool:
     if experiment.method.unwritten():  # the file cannot tell; the ledger can, once contributions are measured
         return False

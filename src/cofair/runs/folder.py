@@ -120,13 +120,13 @@ class AppendOnly:
         self._bytes, self._sha = len(kept), sha
 
 
-def refuse_earlier(path: Path, files: Sequence[str], overwrite: bool) -> None:
+def refuse_earlier(path: Path, files: Sequence[str], overwrite: bool, allowed_by: str = "--overwrite") -> None:
     """Refuse a path that is no folder, holds earlier results that may not be overwritten, or cannot be written to."""
     with told(path):
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path} is a file: name a folder for the results.")
         if not overwrite and any((path / name).exists() for name in files):
-            raise UsageError(f"{path} holds results already: name another folder, or allow it (--overwrite).")
+            raise UsageError(f"{path} holds results already: name another folder, or allow it ({allowed_by}).")
         nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
         if not os.access(nearest, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "permission denied")

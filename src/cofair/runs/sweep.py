@@ -22,7 +22,7 @@ from cofair.engine.lockstep import Lockstep, Request
 from cofair.errors import CofairError, UsageError
 from cofair.federation import datasets
 from cofair.federation.build import Pool
-from cofair.runs.earlier import same_begun, same_finished
+from cofair.runs.earlier import holds_other, same_begun, same_finished
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import RunFolder
 from cofair.runs.history import Record
@@ -143,21 +143,27 @@ def _journal(job: Job, runs: int, told: Told) -> Journal | None:
 
 
 def _in_lockstep(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool, told: Told) -> None:
-    ready = _prepared(jobs, journals, pool)
+    ready = _prepared(jobs, journals, pool, told)
     clock = _shared_clock(len(jobs))
     runs, waiting = [], {}
-    for k, (job, journal, prepared) in enumerate(zip(jobs, journals, ready, strict=True)):
-        runs.append(_Going(job, journal, prepared, clock, told))
-        waiting[k] = runs[k].go_on(None)
-    lockstep = Lockstep([prepared.problem for prepared in ready], [prepared.attack for prepared in ready])
+    for job, journal in zip(jobs, journals, strict=True):
+        if job.folder in ready:
+            runs.append(_Going(job, journal, ready[job.folder], clock, told))
+            waiting[len(runs) - 1] = runs[-1].go_on(None)
+    if not runs:
+        return
+    lockstep = Lockstep([run.prepared.problem for run in runs], [run.prepared.attack for run in runs])
     while asked := {k: training for k, training in waiting.items() if training is not None}:
         requests = [Request(k, training.rewards, training.clients, training.t) for k, training in asked.items()]
         answers = lockstep.train(requests)
         waiting = {k: runs[k].go_on(answer) for k, answer in zip(asked, answers, strict=True)}
 
 
-def _prepared(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool) -> list[Prepared]:
-    """Set up every run; those that differ only in their method share federation, server and contributions."""
+def _prepared(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool, told: Told) -> dict[Path, Prepared]:
+    """Set up every run; those that differ only in their method share federation, server and contributions.
+
+    Runs whose clients cannot be measured, since training alone diverges, are told and left out.
+    """
     shared: dict[str, list[Job]] = {}
     measured: dict[str, Tensor] = {}
     for job, journal in zip(jobs, journals, strict=True):
@@ -179,22 +185,29 @@ def _prepared(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool) -> l
         answers = lockstep.train(asked)
         for one, (uploads, _) in zip(untrained, answers, strict=True):
             one.server.take_alone(uploads)
+    found: dict[Path, Prepared] = {}
     for key, one in ready.items():
-        measure_contributions(one, measured.get(key))
-    return [replace(ready[_setting(job.experiment)], experiment=job.experiment) for job in jobs]
+        try:
+            measure_contributions(one, measured.get(key))
+        except CofairError as error:
+            for job in shared[key]:
+                told(job, None, str(error))
+        else:
+            found |= {job.folder: replace(one, experiment=job.experiment) for job in shared[key]}
+    return found
 
 
 class _Going:
     """One run of a batch, driven from training to training."""
 
     def __init__(self, job: Job, journal: Journal, prepared: Prepared, clock: Callable[[], float], told: Told) -> None:
-        self._job, self._journal, self._prepared, self._told = job, journal, prepared, told
+        self._job, self._journal, self.prepared, self._told = job, journal, prepared, told
         self._records: list[Record] = []
         self._run = self._begun(clock)
 
     def _begun(self, clock: Callable[[], float]) -> Generator[Training | Tested, Trained | None, None]:
         """Begin, or go on, when the run is first driven, so that what is wrong there ends only this run."""
-        experiment, prepared = self._job.experiment, self._prepared
+        experiment, prepared = self._job.experiment, self.prepared
         past = self._journal.begin(prepared, experiment.to_toml(), facts(prepared, Lockstep.__name__))
         self._records += past.records
         yield from going(experiment.method, prepared, clock, begun=past.position, keep=self._journal.keep)
@@ -210,7 +223,7 @@ class _Going:
                 event = next(self._run)
             return event
         except StopIteration:
-            outcome: Outcome = outcome_of(self._job.experiment, self._prepared, self._records)
+            outcome: Outcome = outcome_of(self._job.experiment, self.prepared, self._records)
             self._journal.finish(outcome.summary())
         except CofairError as error:  # one run that diverges does not end the others
             self._told(self._job, None, str(error))
@@ -248,5 +261,13 @@ def check(jobs: Sequence[Job]) -> None:
     for job in jobs:
         if job.experiment.run.engine == "loop":
             raise UsageError("A sweep trains in lockstep: leave run.engine at auto, or use 'cofair run' for the loop.")
+        if holds_other(job.folder, job.experiment):
+            raise UsageError(
+                f"{job.folder} holds a run with other settings: name another folder (--out), or delete this one."
+            )
     if len({job.folder for job in jobs}) < len(jobs):
         raise UsageError("Two experiments of the sweep would write to one folder.")
+    for data in sorted({job.experiment.federation.data for job in jobs}):
+        datasets.path(data)
+    for device in sorted({job.experiment.run.device for job in jobs}):
+        choose.device(device)

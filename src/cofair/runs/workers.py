@@ -77,7 +77,11 @@ def _share(parts: Sequence[Sequence[Job]], workers: int, told: Told, load: Seque
             member.join()
     lost = [member for member in team if member.exitcode not in (0, -signal.SIGTERM)]
     if broken or lost:
-        raise RunError(broken[0] if broken else "A process of the sweep was killed; go on with --resume.")
+        raise RunError(
+            broken[0]
+            if broken
+            else "A process of the sweep was killed; start it again to go on (cofair sweep: with --resume)."
+        )
 
 
 def _work(waiting: "Queue[Any]", news: "Queue[_News]", load: tuple[Path, ...]) -> None:
