@@ -234,13 +234,20 @@ def reproduce(
     from cofair.command.progress import counted, sweep_progress
     from cofair.command.reproduction import print_reproduction
     from cofair.reproduce import approximation, measured, overhead, tables
+    from cofair.runs.earlier import holds_other
     from cofair.runs.sweep import unfinished
     from cofair.runs.workers import run_jobs
 
     if name == "list":
         print("\n".join([*tables.names(), approximation.NAME]))
         return
+    if any(text.partition("=")[0].strip() == "run.seed" for text in change or ()):
+        raise UsageError("The seeds of a table are chosen by --seeds, not by run.seed.")
+    if show and name in (approximation.NAME, overhead.NAME):
+        raise UsageError(f"Nothing of {name} is kept that could be shown: leave --show out.")
     if name == approximation.NAME:  # no training is behind it
+        if cells or methods:
+            raise UsageError(f"{name} is computed as a whole: leave --cells and --methods out.")
         points = approximation.lines(range(seeds or 10))
         print_reproduction(name, points, (approximation.RULE,), as_json=as_json, as_markdown=markdown)
         return
@@ -249,12 +256,16 @@ def reproduce(
     changes = [f"run.precision={precision}", *([] if device is None else [f"run.device={device}"]), *(change or ())]
     numbers = range(seeds or whole.seeds)
     if name == overhead.NAME:  # rounds are timed, and nothing is kept
-        wanted = [] if show else overhead.ratios_of(table)
+        wanted = overhead.ratios_of(table)
         points = [overhead.line(table, cell, numbers, changes) for cell in counted(wanted, "cells")]
         print_reproduction(name, points, (overhead.RULE,), as_json=as_json, as_markdown=markdown)
         return
     jobs = measured.jobs(table, numbers, out, changes)
     left = [] if show else unfinished(jobs)
+    if show and (others := [job.folder for job in jobs if holds_other(job.folder, job.experiment)]):
+        print(
+            f"{len(others)} runs in {out} have other settings and are not shown, as {others[0].name}", file=sys.stderr
+        )
     began = time.monotonic()
     with sweep_progress(len(left)) as told:
         run_jobs(left, told, workers=workers)

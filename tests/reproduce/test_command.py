@@ -3,6 +3,10 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
+
+from cofair.cli import app
+from cofair.errors import UsageError
 
 
 def cofair(*arguments):
@@ -54,6 +58,27 @@ def test_a_folder_with_other_settings_is_not_overwritten(folder):
     assert refused.returncode == 2
     assert "other settings" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_what_has_other_settings_is_told_and_not_shown(folder):
+    shown = cofair(*TABLE, *SMALL, "--set", "training.rounds=5", "--show", "--out", str(folder))
+    assert shown.returncode == 0
+    assert shown.stderr.startswith(f"4 runs in {folder} have other settings and are not shown")
+    assert "cells measured" not in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["cgsv-table3", "--show"], "Nothing of cgsv-table3 is kept"),
+        (["cgsv-figure1", "--cells", "x"], "computed as a whole"),
+        (["fedsac-table1", "--set", "run.seed=3"], "chosen by --seeds"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(words, sentence):
+    done = CliRunner().invoke(app, ["reproduce", *words])
+    assert isinstance(done.exception, UsageError)
+    assert sentence in str(done.exception)
 
 
 def test_times_are_measured_as_ratios():
