@@ -55,6 +55,22 @@ def test_masks_are_nested_the_best_get_everything_and_no_other_candidate_fits_be
             assert abs(float(found.validated[i] - found.promised[i])) == pytest.approx(miss, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("small", "large", "whole", "nearest", "inside"),
+    [
+        (0.29, 0.43, 0.50, 0.43, 0.29),  # owed 37 %: 43 is nearer than 29, but above the bound of 42.1
+        (0.275, 0.35, 0.43, 0.275, 0.35),  # owed 30 %: 27.5 is nearer than 35, but less than the 28 it has alone
+        (0.27, 0.48, 0.50, 0.27, 0.27),  # owed 37 %: neither is inside, so that the nearest it is
+    ],
+)
+def test_where_accuracy_jumps_a_promise_is_missed_inside_the_band(small, large, whole, nearest, inside):
+    ladder = Ladder(lambda k: small if k < 200 else large if k < 400 else whole)
+    brought = torch.tensor([0.28, 0.41], dtype=torch.float64)
+    for wanted, expected in ((False, nearest), (True, inside)):
+        found = calibrate(ladder, torch.zeros(1), torch.arange(400), brought, EqualGain(), 1, inside=wanted)
+        assert found.validated.tolist() == pytest.approx([expected, whole])
+
+
 def test_one_client_and_equal_contributions_get_the_whole_model():
     ladder = Ladder(lambda k: k / 800)
     for brought in ([0.4], [0.4, 0.4, 0.4]):

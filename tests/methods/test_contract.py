@@ -1,12 +1,24 @@
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import cofair
 from cofair import metrics
 from cofair.errors import UsageError
 from cofair.methods.contract import Contract, sizes_of
-from cofair.methods.promises import BcfMiddle, EqualGain, Proportional, check, check_all, inside_while, outside, table
+from cofair.methods.promises import (
+    BcfMiddle,
+    EqualGain,
+    Inside,
+    Proportional,
+    check,
+    check_all,
+    inside_while,
+    outside,
+    table,
+)
 from cofair.neurons.importance import taylor
 from tests.conftest import uploads_of
 
@@ -87,6 +99,41 @@ def test_who_would_be_outside_the_band_is_named():
     assert high[0].startswith("Client a is promised 78.7 %, above the 67.3 %")
 
 
+def test_promises_stay_a_margin_of_noise_below_the_band():
+    """Worked out by hand: A = 0.5, so that bounds are 0.5 − 0.25 (1 − c / 0.41) and equal gain is c + 0.09."""
+    c = torch.tensor([0.28, 0.40, 0.405, 0.41], dtype=torch.float64)
+    promised = Inside(EqualGain(), margin=1.0, samples=2_500)(c, 0.50)
+    upper = [0.5 - 0.25 * (1 - value / 0.41) for value in c.tolist()]
+    noise = [(a * (1 - a) / 2_500) ** 0.5 for a in (0.37, 0.49, 0.495)]  # about a point
+    assert promised[0] == pytest.approx(0.37)  # far enough below its bound of 42.1 %
+    assert promised[1:3].tolist() == pytest.approx([upper[1] - noise[1], upper[2] - noise[2]])
+    assert promised[3] == 0.50
+    # of very few samples all that is known is the band: its middle is promised
+    assert Inside(EqualGain(), 1.0, 4)(c, 0.50)[1] == pytest.approx((0.40 + upper[1]) / 2)
+
+
+def test_a_promise_outside_the_band_is_kept_as_it_is():
+    generous = EqualGain(kappa=0.1)
+    assert outside(generous, C, 0.80, "abcd")
+    assert Inside(generous, 1.0, 100)(C, 0.80).tolist() == generous(C, 0.80).tolist()
+    poor = EqualGain()  # a young model is worse than the best alone
+    assert Inside(poor, 1.0, 100)(C, 0.40).tolist() == poor(C, 0.40).tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0, 3), st.integers(1, 10_000))
+def test_a_margin_never_promises_more_nor_less_for_more(brought, margin, samples):
+    c = torch.tensor(brought, dtype=torch.float64)
+    for curve in (EqualGain(), EqualGain(0.4), Proportional(), BcfMiddle(), table((0, 0.9, 0.9, 0.95, 1, 1))):
+        kept = Inside(curve, margin, samples)
+        check_all(kept, c)
+        for accuracy in (0.1, 0.5, 0.9):
+            promised = curve(c, accuracy)
+            assert bool((kept(c, accuracy) <= promised + 1e-12).all())
+            inside = metrics.within_alpha_bound(c, promised)
+            assert metrics.within_alpha_bound(c, kept(c, accuracy))[inside].all()
+
+
 def run(contribution=None, **settings):
     federation = cofair.federate("digits", "pow", clients=6)
     from cofair.models import build
@@ -98,7 +145,7 @@ def run(contribution=None, **settings):
 
 
 def test_the_promise_is_kept_on_the_validation_set_and_told_round_by_round():
-    result = run()
+    result = run(margin=0.0)
     last = result.history[-1]
     assert last.promised is not None
     assert last.validated is not None
@@ -106,6 +153,19 @@ def test_the_promise_is_kept_on_the_validation_set_and_told_round_by_round():
     assert max(gains) - min(gains) < 1e-9
     assert max(abs(a - b) for a, b in zip(last.promised, last.validated, strict=True)) < 0.06
     assert result.fairness > 97
+
+
+def test_the_margin_comes_from_the_samples_that_choose(make_server):
+    """And only where rewards and contributions are accuracies, or the organiser's own function says otherwise."""
+    server = make_server([0.1, 0.2, 0.3])
+    samples = len(server.validation.samples)
+    assert Contract().owed(server) == Inside(EqualGain(), 1.0, samples)
+    assert Contract(margin=2.0, fit="halves").owed(server) == Inside(EqualGain(), 2.0, (samples + 1) // 2)
+    for method in (Contract(margin=0.0), Contract(pays="neurons")):
+        assert method.owed(server) == EqualGain()
+    assert not isinstance(Contract(own_curve=EqualGain()).owed(server), Inside)
+    server.brings_accuracies = False
+    assert Contract().owed(server) == EqualGain()
 
 
 def test_a_curve_of_ones_own_is_a_function():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cofair.engine.scoring import Scorer
-from cofair.methods.promises import Curve
+from cofair.methods.promises import Curve, band
 from cofair.neurons.submodels import prefix_masks
 
 _COARSE = 16  # submodels that are scored first, at most
@@ -32,12 +32,13 @@ class Calibration:
 
 def calibrate(
     scorer: Scorer, base: Tensor, order: Tensor, contributions: Tensor, curve: Curve, pack: int,
-    checked_by: Scorer | None = None,
+    checked_by: Scorer | None = None, inside: bool = False,
 ) -> Calibration:  # fmt: skip
     """Find for each client the prefix of an order (K,) whose accuracy is closest to its promise.
 
-    Who brings most gets everything. What is told as validated comes from the samples that chose, or from those of
-    `checked_by`; the promise rests on both.
+    Who brings most gets everything. With `inside`, who is promised an accuracy inside the α-BCF band gets the closest
+    one there, if any was found: where accuracy jumps, it is missed on the side that harms nobody. What is told as
+    validated comes from the samples that chose, or from those of `checked_by`; the promise rests on both.
     """
     K = len(order)
     step = pack
@@ -57,7 +58,12 @@ def calibrate(
         if not wanted:
             break
         accuracy |= _scored(scorer, base, order, wanted)
-    counts = [_closest(accuracy, a) if less else K for a, less in zip(promised.tolist(), below.tolist(), strict=True)]
+    lower, upper = band(contributions, promised)
+    rows = zip(promised.tolist(), below.tolist(), lower.tolist(), upper.tolist(), strict=True)
+    counts = [
+        _closest(accuracy, a, (low, high) if inside and low < a <= high else None) if less else K
+        for a, less, low, high in rows
+    ]
     if checked_by is not None:
         accuracy = _scored(checked_by, base, order, set(counts))
     validated = torch.tensor([accuracy[count] for count in counts], dtype=torch.float64).to(promised)
@@ -95,6 +101,7 @@ def _between(accuracy: dict[int, float], owed: float, pack: int) -> int | None:
     return max(a + pack, (a + b) // (2 * pack) * pack)
 
 
-def _closest(accuracy: dict[int, float], owed: float) -> int:
-    """Return the size whose accuracy is closest to what is owed, the larger of equals."""
-    return min(accuracy, key=lambda size: (abs(accuracy[size] - owed), -size))
+def _closest(accuracy: dict[int, float], owed: float, within: tuple[float, float] | None = None) -> int:
+    """Return the size whose accuracy is closest to what is owed, if possible within bounds, the larger of equals."""
+    low, high = within or (-math.inf, math.inf)
+    return min(accuracy, key=lambda size: (not low < accuracy[size] <= high, abs(accuracy[size] - owed), -size))

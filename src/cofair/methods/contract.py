@@ -22,6 +22,7 @@ from cofair.methods.promises import (
     Checked,
     Curve,
     EqualGain,
+    Inside,
     Proportional,
     check_all,
     expectations,
@@ -61,6 +62,12 @@ class Contract(SubmodelMethod):
     )
     kappa: float = setting(1.0, "κ of equal_gain: accuracy taken off for each point of contribution missing", minimum=0)
     points: tuple[float, ...] = setting((0.0, 0.0, 1.0, 1.0), "points: share of c_max, share of A, and so on")
+    margin: float = setting(
+        1.0,
+        "standard deviations of an accuracy on the validation set that promises stay inside the α-BCF band; 0: as the "
+        "curve says",
+        minimum=0,
+    )
     pays: Literal["accuracy", "neurons"] = setting(
         "accuracy", "what the curve promises: accuracy, or a share of all neurons, which needs no validation set"
     )
@@ -85,7 +92,8 @@ class Contract(SubmodelMethod):
 
     def notes(self, server: Server) -> list[str]:
         """Say how closely promises can be kept, and what fairness can be expected; a curve that is none is refused."""
-        check_all(self.promise(), server.contributions)
+        curve = self.owed(server)
+        check_all(curve, server.contributions)
         if self.pays == "neurons" or server.metric != "accuracy":
             return []
         if not server.brings_accuracies:
@@ -93,10 +101,8 @@ class Contract(SubmodelMethod):
                 "Contributions are not measured as accuracies here, so that what the curve promises need not be one: "
                 'curve = "proportional" takes shares of the largest, pays = "neurons" promises no accuracy.'
             ]
-        samples = len(server.validation.samples)
-        chosen_on = samples if self.fit == "whole" else (samples + 1) // 2
-        told = expectations(self.promise(), server.contributions, chosen_on, server.tested_on)
-        return [*told, *filter(None, [inside_while(self.promise(), server.contributions, server.names)])]
+        told = expectations(curve, server.contributions, self._chosen_on(server), server.tested_on)
+        return [*told, *filter(None, [inside_while(curve, server.contributions, server.names)])]
 
     def unwritten(self, contributions: Tensor | None = None) -> dict[str, list[float]]:
         """Return a curve of one's own by what it promises."""
@@ -106,11 +112,26 @@ class Contract(SubmodelMethod):
 
     def start(self, server: Server) -> Promised:
         """Check the promise, then hand out the whole model once."""
-        check_all(self.promise(), server.contributions)
+        check_all(self.owed(server), server.contributions)
         return Promised(**vars(super().start(server)), validated=torch.zeros_like(server.contributions))
 
+    def owed(self, server: Server) -> Curve:
+        """Return the reward curve with its margin, where contributions and rewards are accuracies.
+
+        A function of the organiser's own is taken at its word.
+        """
+        known = self.pays == "accuracy" and server.metric == "accuracy" and server.brings_accuracies
+        if not known or not self.margin or self.own_curve is not None:
+            return self.promise()
+        return Inside(self.promise(), self.margin, self._chosen_on(server))
+
+    def _chosen_on(self, server: Server) -> int:
+        """Return how many validation samples choose a submodel."""
+        samples = len(server.validation.samples)
+        return samples if self.fit == "whole" else (samples + 1) // 2
+
     def promise(self) -> Curve:
-        """Return the reward curve."""
+        """Return the reward curve as it is stated."""
         if self.own_curve is not None:
             return Checked(self.own_curve)
         curves: dict[str, Callable[[], Curve]] = {
@@ -137,8 +158,10 @@ class Contract(SubmodelMethod):
         scorer, checked_by = server.validation, None
         if self.fit == "halves":
             scorer, checked_by = scorer.halves() if t % 2 else scorer.halves()[::-1]
+        curve = self.owed(server)
         found = calibrate(
-            scorer, state.parameters, order, server.contributions, self.promise(), self.pack, checked_by
+            scorer, state.parameters, order, server.contributions, curve, self.pack, checked_by,
+            inside=isinstance(curve, Inside),
         )  # fmt: skip
         assert isinstance(state, Promised)
         return replace(

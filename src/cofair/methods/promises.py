@@ -90,6 +90,37 @@ class Checked:
         return check(self.curve, contributions, accuracy)
 
 
+@dataclass(frozen=True)
+class Inside:
+    """What a curve promises, low enough that noise does not lift a reward above the α-BCF band.
+
+    A promise inside the band stays `margin` standard deviations of an accuracy on so many samples below its upper
+    bound, but not below the middle of the band. A promise outside the band, and the whole model for whoever brings
+    most, stay as they are.
+    """
+
+    curve: Curve
+    margin: float
+    samples: int
+
+    def __call__(self, contributions: Tensor, accuracy: float) -> Tensor:
+        """Return what is promised."""
+        promised = self.curve(contributions, accuracy)
+        lower, upper = band(contributions, promised)
+        safe = torch.maximum(upper - self.margin * deviation(promised, self.samples), (lower + upper) / 2)
+        lowered = (promised > lower) & (promised <= upper) & (contributions < contributions.max())
+        kept = torch.where(lowered, torch.minimum(promised, safe), promised)
+        order = contributions.argsort(stable=True)
+        rising = kept[order].cummax(0).values  # who brings less may be outside, and promised more than is safe here
+        return torch.empty_like(kept).index_copy_(0, order, rising)
+
+
+def band(contributions: Tensor, promised: Tensor, alpha: float = 0.5) -> tuple[Tensor, Tensor]:
+    """Return the α-BCF bounds (N,) of each client, where the best are promised the whole model."""
+    lower, upper = metrics.alpha_bounds(contributions, promised, alpha)
+    return torch.as_tensor(lower.copy()).to(promised), torch.as_tensor(upper).to(promised)
+
+
 def check_all(curve: Curve, contributions: Tensor) -> None:
     """Refuse a curve that is wrong for some accuracy of the whole model: a young model is worse than many alone."""
     for part in range(1, _LOOKED_AT + 1):
@@ -128,7 +159,7 @@ def outside(
 ) -> list[str]:
     """Say which clients the curve promises more or less than bounded collaborative fairness allows, and why."""
     promised = curve(contributions, accuracy)
-    lower, upper = metrics.alpha_bounds(contributions, promised, alpha)
+    lower, upper = band(contributions, promised, alpha)
     sentences = []
     for name, c, a, top in zip(names, lower.tolist(), promised.tolist(), upper.tolist(), strict=True):
         if a <= c:
@@ -168,12 +199,17 @@ def inside_while(curve: Curve, contributions: Tensor, names: Sequence[str]) -> s
 
 
 def half_width(accuracy: Tensor, samples: int) -> Tensor:
-    """Return by how much a model's accuracy on new data may differ from that on so many samples, 95 times of 100.
+    """Return by how much a model's accuracy on new data may differ from that on so many samples, 95 times of 100."""
+    return _OF_95 * deviation(accuracy, samples)
 
-    One that is never wrong on them, or never right, counts as if it had been so once: nothing is known for sure.
+
+def deviation(accuracy: Tensor, samples: int) -> Tensor:
+    """Return the standard deviation of an accuracy that was found on so many samples.
+
+    A model that is never wrong on them, or never right, counts as if it had been so once: nothing is known for sure.
     """
     kept = accuracy.double().clamp(1 / samples, 1 - 1 / samples) if samples > 1 else torch.full_like(accuracy, 0.5)
-    return _OF_95 * (kept * (1 - kept) / samples).sqrt()
+    return (kept * (1 - kept) / samples).sqrt()
 
 
 def expected_fairness(curve: Curve, contributions: Tensor, accuracy: float, validation: int, test: int) -> float | None:
