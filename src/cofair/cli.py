@@ -179,6 +179,23 @@ def report(
 
 
 @app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run that 'cofair run' has finished.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Where to write: FILE.safetensors and FILE.pt2.", show_default=False)
+    ],
+    client: Annotated[str, typer.Option(metavar="NAME", help="Whose reward.")],
+    load: Load = None,
+) -> None:
+    """Write a client's reward as safetensors, and as a program that PyTorch runs without cofair."""
+    from cofair.runs.export import from_folder
+
+    _load_methods(load)
+    tensors, program = from_folder(folder, client, file)
+    print(f"Written: {tensors}, and {program}, which torch.export.load({str(program)!r}).module() loads.")
+
+
+@app.command()
 def sweep(
     grid: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="An experiment with a table 'grid' of lists.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the results.")],

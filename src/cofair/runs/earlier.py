@@ -99,7 +99,7 @@ def finished_outcome(path: Path, experiment: Experiment) -> Outcome | None:
     """Return what a finished run of this experiment measured, or None where there is none."""
     if not same_finished(path, experiment):
         return None
-    facts, history = _facts(path), read_history(path / "history.jsonl")
+    facts, history = facts_of(path), read_history(path / "history.jsonl")
     try:
         return Outcome(
             experiment.method.name, experiment.run.seed, tuple(facts["clients"]), tuple(facts["samples"]),
@@ -111,7 +111,7 @@ def finished_outcome(path: Path, experiment: Experiment) -> Outcome | None:
 
 def note_resumption(path: Path, t: int, facts: dict[str, Any]) -> None:
     """Note in run.json that the run went on, when, and where."""
-    known = _facts(path)
+    known = facts_of(path)
     again = {"round": t, "when": facts["started"], **{key: facts[key] for key in ("versions", "device", "engine")}}
     known["resumed"] = [*known.get("resumed", []), again]
     write_whole(path / "run.json", json.dumps(known, indent=1) + "\n")
@@ -131,14 +131,15 @@ def traffic(path: Path) -> dict[str, tuple[int, int]]:
 
 def note_clients(path: Path, clients: dict[str, list[Any]], t: int | None) -> None:
     """Note in run.json who takes part; who was not named there joined before round t."""
-    known = _facts(path)
+    known = facts_of(path)
     joined = {name: since for name, since in known.get("joined", {}).items() if name in clients["clients"]}
     joined |= {name: t for name in clients["clients"] if t is not None and name not in known["clients"]}
     known |= {**clients, "joined": joined}
     write_whole(path / "run.json", json.dumps(known, indent=1) + "\n")
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def facts_of(path: Path) -> dict[str, Any]:
+    """Return what run.json says."""
     try:
         facts = json.loads(_text(path / "run.json"))
     except (ValueError, RecursionError):

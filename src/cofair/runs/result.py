@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cofair import metrics
 from cofair.engine.exchange import Delivered
@@ -138,6 +138,13 @@ class Result(Outcome):
         own = Outcome(**{part.name: getattr(self, part.name) for part in fields(Outcome)})
         return write([entry_of(own, self.experiment_toml, self.facts)], Path(path))
 
+    def export(self, client: str | int, path: str | Path) -> tuple[Path, Path]:
+        """Write a client's reward as PATH.safetensors and as PATH.pt2, a program that needs no cofair."""
+        from cofair.runs.export import export, facts_about, number_of
+
+        i = number_of(client, self.names)
+        return export(self.rewards[i], self.rewards.inputs, Path(path), facts_about(self, i))
+
 
 class RewardModels(Sequence[nn.Module]):
     """The clients' rewards as modules of their own, made when they are asked for."""
@@ -148,6 +155,11 @@ class RewardModels(Sequence[nn.Module]):
 
     def __len__(self) -> int:
         return len(self._problem.federation)
+
+    @property
+    def inputs(self) -> Tensor:
+        """Return two inputs that these models take."""
+        return self._problem.federation.test.x[:2]
 
     @overload
     def __getitem__(self, i: int) -> nn.Module: ...
