@@ -71,6 +71,13 @@ def read(cls: type[T], given: Mapping[str, Any], where: str) -> T:
     })  # fmt: skip
 
 
+def checked(settings: T, where: str) -> T:
+    """Return a settings object that somebody made in Python, with every value as its type, or say what is wrong."""
+    kind = type(settings)
+    read_again = {key: getattr(read(kind, {key: value}, where), key) for key, value in values(settings).items()}
+    return dataclasses.replace(settings, **read_again)  # type: ignore[type-var]
+
+
 def parse_text(text: str) -> Any:
     """Read the value of `--set key=value`: a TOML value, or else plain text."""
     import tomllib

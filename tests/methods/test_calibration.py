@@ -71,6 +71,12 @@ def test_where_accuracy_jumps_a_promise_is_missed_inside_the_band(small, large, 
         assert found.validated.tolist() == pytest.approx([expected, whole])
 
 
+def test_of_equals_the_largest_is_handed_out():
+    ladder = Ladder(lambda k: 0.37 if 100 <= k < 300 else k / 800)
+    found = calibrate(ladder, torch.zeros(1), torch.arange(400), C[[0, 3]], EqualGain(), pack=1)
+    assert int(found.masks[0].sum()) == max(k for k in ladder.asked if k < 300)
+
+
 def test_one_client_and_equal_contributions_get_the_whole_model():
     ladder = Ladder(lambda k: k / 800)
     for brought in ([0.4], [0.4, 0.4, 0.4]):

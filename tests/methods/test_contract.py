@@ -7,6 +7,7 @@ from torch import nn
 import cofair
 from cofair import metrics
 from cofair.errors import UsageError
+from cofair.methods.calibration import calibrate
 from cofair.methods.contract import Contract, sizes_of
 from cofair.methods.promises import (
     BcfMiddle,
@@ -45,6 +46,12 @@ def test_more_is_never_promised_for_less():
         check(curve, C, 0.5)
     with pytest.raises(UsageError, match=r"promises less for a contribution of 0.34 than for 0.28"):
         check(lambda c, a: a - c, C, 0.5)
+    with pytest.raises(UsageError, match="must not fall"):
+        check(lambda c, a: torch.tensor([0.2, 0.199, 0.3, a], dtype=torch.float64), C, 0.5)
+    alike = torch.tensor([0.2, 0.4, 0.4], dtype=torch.float64)
+    for promised in ([0.1, 0.9, 0.5], [0.1, 0.5, 0.4]):
+        with pytest.raises(UsageError, match="different accuracies for equal contributions"):
+            check(lambda c, a, promised=promised: torch.tensor(promised).double(), alike, 0.5)
     for wrong in (lambda c, a: c[:2], lambda c, a: c / 0, lambda c, a: 3, lambda c, a: c.tolist()):
         with pytest.raises(UsageError, match="one finite accuracy"):
             check(wrong, C, 0.5)
@@ -73,6 +80,23 @@ def test_a_curve_that_is_wrong_for_some_accuracy_is_refused_before_anything_is_t
     with pytest.raises(UsageError, match=sentence):
         run(own_curve=curve)
     assert "can be expected" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"pack": 0}, "method.pack must be at least 1, but is 0"),
+        ({"curve": "foo"}, "method.curve = 'foo' is not a choice"),
+        ({"curve": lambda c, a: c}, "method.curve must be 'equal_gain'"),
+        ({"kappa": "x"}, "method.kappa must be a number"),
+        ({"power": -1.0}, "method.power must be at least 0"),
+        ({"points": ((0, 0.5), (1, 1))}, "method.points must be a list of numbers"),
+        ({"own_curve": "proportional"}, "own_curve must be a function of contributions and A"),
+    ],
+)
+def test_settings_that_are_none_are_told_in_python_too(settings, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        run(**settings)
 
 
 def test_a_curve_is_also_checked_where_it_was_not_looked_at_before():
@@ -222,6 +246,38 @@ def test_shares_of_neurons_need_no_validation_set():
         cofair.run(lambda: build("mlp", (1, 8, 8), 10), whole, Contract(), rounds=1)
 
 
+def test_trainings_are_counted_round_by_round_but_for_the_whole_models_of_the_first(make_server):
+    server = make_server([0.1, 0.2, 0.3])
+    method = Contract()
+    state, counted = method.start(server), torch.zeros(server.neurons.count, dtype=torch.float64)
+    torch.manual_seed(0)
+    for t in (1, 2, 3, 4):
+        rewards = method.rewards(server, state, t, "train")
+        updates = torch.randn(3, len(server.initial)) * server.neurons.parameter_mask(rewards.neuron_masks)
+        uploads = uploads_of(updates.tolist(), [12] * 3, absent=[1] if t == 3 else [])
+        state = method.learn(server, state, rewards, uploads, t, "train")
+        if t > 1:
+            counted += rewards.neuron_masks[uploads.present].sum(0)
+        assert state.record.tolist() == counted.tolist()
+    assert 0 < float(counted.min()) < float(counted.max())
+
+
+def test_halves_of_the_validation_set_choose_in_turns(make_server, monkeypatch):
+    server, asked = make_server([0.1, 0.2, 0.3]), []
+    halves = server.validation.halves()
+
+    def noted(scorer, base, order, contributions, curve, pack, checked_by=None, **more):
+        asked.append((halves.index(scorer), halves.index(checked_by)))
+        return calibrate(scorer, base, order, contributions, curve, pack, checked_by, **more)
+
+    monkeypatch.setattr(type(server.validation), "halves", lambda self: halves)
+    monkeypatch.setattr("cofair.methods.contract.calibrate", noted)
+    method = Contract(fit="halves")
+    for t in (2, 3, 4):
+        method.grant(server, method.start(server), t)
+    assert asked == [(1, 0), (0, 1), (1, 0)]
+
+
 def test_shares_are_rounded_to_packs_of_at_least_one_and_the_best_get_everything():
     shares = torch.tensor([0.0, 0.26, 0.5, 0.9], dtype=torch.float64)
     assert sizes_of(shares, C, neurons=40, pack=4).tolist() == [4, 12, 20, 40]
@@ -238,7 +294,7 @@ def test_it_is_said_while_what_accuracy_everybody_is_inside_the_band():
     # at 100 %: a* = 87 %, the bound (0.5 · 28 / 41 + 0.5) · 100 % = 84.1 %
     assert told.endswith(
         "while the whole model has 41 to 82 %. Where it has 100 %: Client a is promised 87.0 %, above the 84.1 % that "
-        "its contribution bounds."
+        "its contribution bounds. So are 2 others."
     )
     always = inside_while(BcfMiddle(), C, "abcd")
     assert always.endswith("while the whole model has 41 to 100 %.")

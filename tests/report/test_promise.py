@@ -7,9 +7,11 @@ from cofair.report import page
 from cofair.report.clients import client_plots
 from cofair.report.plots import Lines
 from cofair.report.promise import misses_over_rounds, promises, round_by_round, told
-from cofair.report.read import read_entries
+from cofair.report.read import entry_of, read_entries
 from cofair.report.statement import Standing
+from cofair.runs.experiment import Experiment
 from cofair.runs.history import Record
+from cofair.runs.run import run_experiment
 from tests.runs.test_resume import carried_out, experiment_of
 
 
@@ -92,3 +94,27 @@ def test_a_statement_shows_promised_validated_and_tested_round_by_round(tmp_path
         "its reward", "promised", "on the validation set",
     ]  # fmt: skip
     assert "Its reputation" not in text
+
+
+def test_a_client_that_was_removed_is_promised_nothing_any_more(tmp_path):
+    """Its promise of before is not held against the model that it keeps."""
+    run = run_of([record(1, [0.3, 0.5], [0.3, 0.5], [0.3, 0.5]), record(2, [np.nan, 0.5], [np.nan, 0.5], [0.9, 0.5])])
+    assert told(run, promises(run), 0) == (
+        "It was removed after round 1: it keeps the model it had then, and nothing is promised to it any more (seed 0)."
+    )
+    assert told(run, promises(run), 1).startswith("It was promised 50.0 %")
+    assert len(round_by_round(promises(run), 0)) == 1
+    attacked = Experiment.from_dict(
+        {
+            "training": {"rounds": 14, "steps": 5}, "method": {"name": "contract"}, "contribution": {"epochs": 2},
+            "run": {"device": "cpu", "evaluate_every": 1},
+            "attack": {"name": "sign_flip", "clients": [5, 6], "from_round": 2}, "defence": {"threshold": 0.33},
+        }
+    )  # fmt: skip
+    result = run_experiment(attacked)
+    gone = [i for i, value in enumerate(result.history[-1].promised) if np.isnan(value)]
+    assert gone
+    assert all(np.isnan(result.history[-1].validated[i]) for i in gone)
+    sentences = Standing(entry_of(result, result.experiment_toml, result.facts)).sentences(gone[0])
+    assert "It was removed by the defence, and counts as who brings least (seed 0)." in sentences[0]
+    assert any(sentence.startswith("It was removed after round") for sentence in sentences)

@@ -5,10 +5,12 @@ import dataclasses
 import pytest
 
 from cofair.errors import UsageError
-from cofair.report.read import Entry, Run
+from cofair.report.read import Entry, Run, entry_of
 from cofair.report.statement import Standing, largest_changes
+from cofair.runs.experiment import Experiment
 from cofair.runs.history import Record
 from cofair.runs.result import Outcome
+from cofair.runs.run import run_experiment
 
 
 def standing(brought, got, *, reputations=None, method="fedsac", measure="standalone", given=(), names=None):
@@ -71,6 +73,23 @@ def test_measures_that_are_no_accuracies_have_no_bounds():
     assert "was not measured" in told[1]
     assert not any("entitles" in sentence for sentence in told)
     assert "given from outside" in standing([2.0, 1.0], [0.4, 0.8], given=["contributions"]).sentences(0)[0]
+
+
+def test_a_contribution_that_was_measured_anew_is_told():
+    result = run_experiment(
+        Experiment.from_dict(
+            {
+                "training": {"rounds": 5, "steps": 2}, "contribution": {"epochs": 1, "every": 2},
+                "run": {"device": "cpu", "evaluate_every": 1},
+                "attack": {"name": "defect", "clients": [5], "from_round": 2},
+            }
+        )
+    )  # fmt: skip
+    now = result.history[-1].contributions[5]
+    assert now != result.contributions[5]
+    assert result.history[0].contributions is None
+    told = Standing(entry_of(result, result.experiment_toml, result.facts)).sentences(5)[0]
+    assert told.endswith(f"By round 5 that was measured anew as {100 * now:.1f} %, and its reward follows it (seed 0).")
 
 
 def test_means_are_over_seeds():

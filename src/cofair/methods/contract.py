@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cofair.engine.exchange import Delivered
+from cofair.errors import UsageError
 from cofair.methods.calibration import calibrate
 from cofair.methods.method import Server
 from cofair.methods.promises import (
@@ -133,6 +134,8 @@ class Contract(SubmodelMethod):
     def promise(self) -> Curve:
         """Return the reward curve as it is stated."""
         if self.own_curve is not None:
+            if not callable(self.own_curve):
+                raise UsageError(f"own_curve must be a function of contributions and A, but is {self.own_curve!r}.")
             return Checked(self.own_curve)
         curves: dict[str, Callable[[], Curve]] = {
             "equal_gain": lambda: EqualGain(self.kappa),

@@ -145,6 +145,12 @@ def check(curve: Curve, contributions: Tensor, accuracy: float) -> Tensor:
             f"The reward curve promises less for a contribution of {high:.3g} than for {low:.3g} {where}: it must not "
             "fall."
         )
+    apart = (promised[order].diff().abs() > _ROUNDING) & ~rises
+    if bool(apart.any()):
+        raise UsageError(
+            f"The reward curve promises different accuracies for equal contributions {where}: it must be a function of "
+            "what a client brings."
+        )
     most = float(promised[order[-1]])
     if abs(most - accuracy) > _ROUNDING:
         raise UsageError(
@@ -186,7 +192,8 @@ def inside_while(curve: Curve, contributions: Tensor, names: Sequence[str]) -> s
     faults = [outside(curve, contributions, accuracy, names) for accuracy in accuracies]
     first = next((k for k, fault in enumerate(faults) if not fault), None)
     if first is None:
-        return f"No accuracy of the whole model keeps everybody inside the α-BCF band. {faults[0][0]}" if faults else ""
+        none = "No accuracy of the whole model keeps everybody inside the α-BCF band."
+        return f"{none} {_first_of(faults[0])}" if faults else ""
     last = next((k for k in range(first, len(faults)) if faults[k]), len(faults))  # the first that is outside again
     told = (
         f"Everybody is promised more than it reaches alone, and no more than its contribution bounds (α-BCF), "
@@ -195,7 +202,13 @@ def inside_while(curve: Curve, contributions: Tensor, names: Sequence[str]) -> s
     if last == len(faults):
         return told
     example = len(faults) - 1 if faults[-1] else last
-    return f"{told} Where it has {100 * accuracies[example]:.0f} %: {faults[example][0]}"
+    return f"{told} Where it has {100 * accuracies[example]:.0f} %: {_first_of(faults[example])}"
+
+
+def _first_of(faults: Sequence[str]) -> str:
+    """Return the first of some sentences about clients, and how many others there are."""
+    others = len(faults) - 1
+    return faults[0] if not others else f"{faults[0]} So {'is another one' if others == 1 else f'are {others} others'}."
 
 
 def half_width(accuracy: Tensor, samples: int) -> Tensor:
@@ -235,8 +248,9 @@ def expectations(curve: Curve, contributions: Tensor, validation: int, test: int
     promised = curve(contributions, accuracy)
     widths = 100 * half_width(promised, validation)
     told = [
-        f"A submodel chosen on {validation:,} samples keeps its promise on new data to ± {float(widths.max()):.1f} "
-        f"points at worst, ± {float(widths.mean()):.1f} on average (95 times of 100)."
+        f"A submodel chosen on {validation:,} sample{'s'[: validation - 1]} keeps its promise on new data to "
+        f"± {float(widths.max()):.1f} points at worst, ± {float(widths.mean()):.1f} on average (95 times of 100), once "
+        "the whole model is as good as the best client alone."
     ]
     if below := int((promised < 0).sum()):
         told.append(
@@ -247,8 +261,8 @@ def expectations(curve: Curve, contributions: Tensor, validation: int, test: int
     if fairness is not None:
         spread = 100 * float(promised.double().std(unbiased=False))
         told.append(
-            f"Promises spread by {spread:.1f} points (standard deviation): once the whole model is as good as the best "
-            f"client alone, a fairness of {fairness:.1f} or more can be expected of a round tested on {test:,} samples."
+            f"Promises spread by {spread:.1f} points then (standard deviation): a fairness of {fairness:.1f} or more "
+            f"can be expected of a round tested on {test:,} samples."
         )
     return told
 

@@ -12,6 +12,7 @@ from cofair.errors import UsageError
 from cofair.report import findings, ledgers, provenance, shown, table
 from cofair.report.clients import CARDS, client_plots, numbers, statements
 from cofair.report.markup import Html, data, element, joined, text_table
+from cofair.report.over_rounds import seed_of
 from cofair.report.plots import Plot
 from cofair.report.promise import promises, round_by_round
 from cofair.report.read import Entry
@@ -85,9 +86,8 @@ def client_document(entry: Entry, client: str) -> str:
         body.append(_section("Over the rounds", _figures("all", own, plots, heading="h3"), id="rounds"))
     if (made := promises(standing.run)) is not None:
         header_row = ["round", "promised", "on the validation set", "on the test set", "tested less promised"]
-        body.append(
-            _section("Promises", text_table(header_row, round_by_round(made, i), "tested rounds"), id="promises")
-        )
+        rows = text_table(header_row, round_by_round(made, i), "tested rounds")
+        body.append(_section(f"Promises{seed_of(standing.run)}", rows, id="promises"))
     if (kept := ledgers.statement(entry, client)) is not None:
         body.append(_section("Ledger", kept, id="ledger"))
     body.append(_section("Run it again", provenance.again([entry]), id="again"))

@@ -60,7 +60,15 @@ def misses_over_rounds(run: Run, made: Promises) -> Plot:
 
 
 def told(run: Run, made: Promises, i: int, last: int = 10) -> str:
-    """Return the sentence on the promise made to client i."""
+    """Return the sentences on the promise made to client i."""
+    known = np.flatnonzero(~np.isnan(made.misses[:, i]))
+    if not len(known):
+        return "Nothing was promised to it."
+    if known[-1] < len(made.rounds) - 1:
+        return (
+            f"It was removed after round {made.rounds[known[-1]]}: it keeps the model it had then, and nothing is "
+            f"promised to it any more{seed_of(run)}."
+        )
     promised, validated, tested = (
         np.nanmean(values[-last:, i]) for values in (made.promised, made.validated, made.tested)
     )

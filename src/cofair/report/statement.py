@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from cofair import metrics
 from cofair.errors import UsageError, nearest
+from cofair.report.over_rounds import seed_of
 from cofair.report.promise import promises
 from cofair.report.promise import told as promise_told
 from cofair.report.read import Entry
@@ -85,7 +86,18 @@ class Standing:
             brought = f"It brought {samples}; its contribution ({how}) is {self.brought_text(i)}."
         since = self.run.facts.get("joined", {}).get(self.names[i])
         joined = f" It joined before round {since}." if since else ""
-        return f"{brought} Rank {self.ranks[i]:,} of {len(self):,} by contribution{shared}.{joined}"
+        return f"{brought} Rank {self.ranks[i]:,} of {len(self):,} by contribution{shared}.{joined}{self._anew(i)}"
+
+    def _anew(self, i: int) -> str:
+        """Say what the server counted its contribution as in the end, where that is something else."""
+        records = [(r.round, r.contributions[i]) for r in self.run.outcome.history if r.contributions is not None]
+        if not records or math.isnan(records[-1][1]) or records[-1][1] == self.run.outcome.contributions[i]:
+            return ""
+        t, value = records[-1]
+        if not self.run.setting("contribution", "every"):
+            return f" It was removed by the defence, and counts as who brings least{seed_of(self.run)}."
+        found = f"{100 * value:.1f} %" if self.comparable else f"{value:.3g}"
+        return f" By round {t} that was measured anew as {found}, and its reward follows it{seed_of(self.run)}."
 
     def _reward(self, i: int) -> str:
         got = f"Its reward has {100 * self.got[i]:.1f} % {self.run.metric}"

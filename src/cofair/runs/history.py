@@ -25,8 +25,9 @@ class Record:
     last: bool  # the run ends with this round
     # share of clients that held each neuron, the mean over the rounds since the record before; None without submodels
     allocation: list[float] | None = None
-    promised: list[float] | None = None  # accuracies that the method owes, where it makes promises
+    promised: list[float] | None = None  # accuracies that the method owes, where it makes promises; NaN: none
     validated: list[float] | None = None  # what it found on the validation set when it delivered
+    contributions: list[float] | None = None  # what the method goes by, where that was measured anew
     # client: why an upload of it was refused since the record before; the last reason of each
     refused: dict[str, str] | None = None
 
@@ -54,7 +55,7 @@ class Record:
         return record
 
 
-PER_CLIENT = ("accuracies", "validation", "reputation", "download", "promised", "validated")
+PER_CLIENT = ("accuracies", "validation", "reputation", "download", "promised", "validated", "contributions")
 _HINTS = typing.get_type_hints(Record)
 
 

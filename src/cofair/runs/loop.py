@@ -132,6 +132,7 @@ def going(
                 refused=tally.reasons(server.names),
                 promised=None if delivered.promised is None else _list(delivered.promised),
                 validated=None if delivered.validated is None else _list(delivered.validated),
+                contributions=None if standing.as_brought else _list(standing.contributions),
             )
             yield Tested(record, delivered, tally, standing.contributions, prepared)
             tally = tally.tested()

@@ -48,7 +48,8 @@ def prepare(
         measure_contributions(ready, measured)
         return ready
     ready.server.contributions = checked(contributions, ready.server)
-    ready.server.brings_accuracies = True  # for all we know
+    brought = ready.server.contributions
+    ready.server.brings_accuracies = bool(((brought >= 0) & (brought <= 1)).all())  # for all we know
     return replace(ready, given=ready.given | {"contributions"})
 
 

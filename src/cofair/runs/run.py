@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cofair import settings
 from cofair.engine import choose
 from cofair.engine.losses import Loss
 from cofair.errors import UsageError
@@ -68,7 +69,7 @@ def run(
         )
     experiment = Experiment.from_dict(tables)
     if not isinstance(method, str):
-        experiment = replace(experiment, method=method)
+        experiment = replace(experiment, method=settings.checked(method, "method"))
     if resume and out is None:
         raise UsageError("resume goes on with a run in a folder: name it with out.")
     folder = None if out is None else RunFolder(Path(out), resume=resume)
@@ -105,10 +106,10 @@ def carry_out(
     notes: Notes | None = None,
 ) -> Result:  # fmt: skip
     """Run the experiment's method on what is prepared, or go on with it, writing and telling each tested round."""
-    settings, known = experiment.to_toml(prepared.given), facts(prepared)
+    resolved, known = experiment.to_toml(prepared.given), facts(prepared)
     if notes is not None and (told := known.get("notes")):
         notes(experiment.method.name, experiment.run.seed, told)
-    past = Past() if journal is None else journal.begin(prepared, settings, known)
+    past = Past() if journal is None else journal.begin(prepared, resolved, known)
     records, delivered = past.records, past.delivered
     if past.brought is not None and prepared.arrivals is not None:
         prepared = prepared.arrivals.restored(prepared, past.brought)
@@ -123,7 +124,7 @@ def carry_out(
     assert delivered is not None  # the last round is always tested
     outcome = outcome_of(experiment, prepared, records)
     rewards = RewardModels(delivered, prepared.problem)
-    result = Result(**vars(outcome), rewards=rewards, experiment_toml=settings, facts=known | known_of(prepared))
+    result = Result(**vars(outcome), rewards=rewards, experiment_toml=resolved, facts=known | known_of(prepared))
     if journal is not None and past.delivered is None:
         journal.finish(result.summary(), delivered)
     return result

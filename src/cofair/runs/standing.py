@@ -51,6 +51,11 @@ class Standing:
             rows=rows, masks=masks,
         )  # fmt: skip
 
+    @property
+    def as_brought(self) -> bool:
+        """Tell whether contributions are those that everybody came with."""
+        return torch.equal(self.contributions, self.brought)
+
     def believed(self, fade: float) -> Tensor:
         """Return the contributions that the method goes by (N,), less a share for every round somebody was away."""
         if not fade:
@@ -76,7 +81,7 @@ class Standing:
         return replace(self, failing=failing)
 
     def kept(self, delivered: Delivered) -> Delivered:
-        """Return what is delivered; who was removed keeps the model that it had then."""
+        """Return what is delivered; who was removed keeps the model that it had then, and is promised nothing."""
         if self.rows is None:
             return delivered
         away = ~self.members
@@ -84,4 +89,8 @@ class Standing:
         masks = delivered.neuron_masks
         if masks is not None and self.masks is not None:
             masks = torch.where(away[:, None], self.masks, masks)
-        return replace(delivered, parameters=parameters, neuron_masks=masks)
+        told = (
+            None if one is None else one.masked_fill(away, torch.nan)
+            for one in (delivered.promised, delivered.validated)
+        )
+        return Delivered(parameters, masks, *told)
