@@ -33,7 +33,6 @@ class ContractIdeas(Contract):
         0.0, "d: a parameter with n of N holders moves by (n / N)^d of their mean", minimum=0, maximum=1
     )
     opens: float = setting(0.0, "κ · min(1, A / c_max)^opens: the curve opens as the whole model grows", minimum=0)
-    caution: float = setting(0.0, "accuracy taken off every promise but that of who brings most", minimum=0)
     ties: Literal["unimportant", "important", "random", "number"] = setting(
         "unimportant", "which of the neurons that were trained about equally often come first"
     )
@@ -41,15 +40,14 @@ class ContractIdeas(Contract):
     ranked_on: int = setting(1_000_000, "on how many validation samples, at most", minimum=1)
 
     def promise(self) -> Curve:
-        """Return the reward curve, flatter while the whole model is worse than the best client alone, or lower."""
+        """Return the reward curve, flatter while the whole model is worse than the best client alone."""
         curve = super().promise()
 
-        def changed(contributions: Tensor, accuracy: float) -> Tensor:
+        def opened(contributions: Tensor, accuracy: float) -> Tensor:
             open_by: float = min(1.0, accuracy / float(contributions.max())) ** self.opens
-            opened = accuracy - open_by * (accuracy - curve(contributions, accuracy))
-            return torch.where(contributions == contributions.max(), opened, opened - self.caution)
+            return accuracy - open_by * (accuracy - curve(contributions, accuracy))
 
-        return changed if self.opens or self.caution else curve
+        return opened if self.opens else curve
 
     def weights(self, server: Server) -> Tensor | None:
         """Return what updates weigh in a mean (N,)."""

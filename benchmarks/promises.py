@@ -35,6 +35,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="runs of this seed only")
     parser.add_argument("--until", type=int, help="the round with which to end")
     given = parser.parse_args()
+    for folder in given.folders:
+        if not folder.is_dir():
+            parser.error(f"there is no folder {folder}")
     runs = [read_run(run) for folder in given.folders for run in sorted(folder.iterdir()) if run.is_dir()]
     wanted = {run.outcome.method for run in runs} if given.methods is None else set(given.methods.split(","))
     places: dict[tuple[str, str], dict[str, list[Run]]] = {}
@@ -93,6 +96,8 @@ def compared(places: dict[tuple[str, str], dict[str, list[Run]]], rule: str) -> 
             others = max(value for name, value in top.items() if name != "contract")
             fair = {name: mean(own, "mean") for name, own in cells.items() if mean(own, "fairness") >= FAIR}
             told += [f"{100 * (top['contract'] - others):+.2f}", max(fair, key=fair.__getitem__) if fair else "nobody"]
+        elif ours:
+            told += ["", ""]
         print(f"| {data} {scene} | {' | '.join(told)} |")
 
 
@@ -123,10 +128,10 @@ def kept(places: dict[tuple[str, str], dict[str, list[Run]]]) -> None:
                 if record.round > run.rounds / 2 and record.promised is not None and record.validated is not None:
                     promised = 100 * np.array(record.promised)
                     off = 100 * np.array(record.accuracies) - promised
-                    tested.append(np.abs(off).max())
-                    shared.append(off.mean())
-                    centred.append(np.abs(off - off.mean()).max())
-                    validated.append(np.abs(100 * np.array(record.validated) - promised).max())
+                    tested.append(np.nanmax(np.abs(off)))  # who was removed is promised nothing
+                    shared.append(np.nanmean(off))
+                    centred.append(np.nanmax(np.abs(off - shared[-1])))
+                    validated.append(np.nanmax(np.abs(100 * np.array(record.validated) - promised)))
         if tested:
             within, alike = (float(np.mean(np.array(values) < WITHIN)) for values in (tested, centred))
             print(
@@ -160,10 +165,12 @@ def beside(places: dict[tuple[str, str], dict[str, list[Run]]]) -> None:
         if above:
             travels = [f"{100 * downloads(methods.get(name, ())):.0f}" for name in ("contract", "fedrac")]
             reached, most = sum(gap <= 0 for gap in short), 100 * np.mean(above, 0).max()
+            expected = "– | –"
+            if told:
+                expected = f"{min(told):.1f} to {max(told):.1f} | {reached} of {len(short)}, {max(0.0, *short):.2f}"
             print(
-                f"| {data} {scene} | {travels[0]} ({travels[1]}) | {min(told):.1f} to {max(told):.1f} | "
-                f"{reached} of {len(short)}, {max(0.0, *short):.2f} | {most:.0f} % of rounds | "
-                f"{100 * np.mean(below, 0).max():.0f} % |"
+                f"| {data} {scene} | {travels[0]} ({travels[1]}) | {expected} | "
+                f"{most:.0f} % of rounds | {100 * np.mean(below, 0).max():.0f} % |"
             )
 
 
