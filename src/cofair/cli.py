@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from cofair.command import deploy, endings
+from cofair.command import data as data_command
+from cofair.command import deploy, endings, ledger
+from cofair.command.options import Device, Json, Load, Out, Overwrite, Resume, Set, Track
 from cofair.errors import CofairError, UsageError
 
 app = typer.Typer(
@@ -18,31 +20,9 @@ app = typer.Typer(
     cls=endings.Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="Data sets: what there is, fetch one, where it lies.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
-ledger_app = typer.Typer(
-    help="The ledger of a run: verify it, show a client's lines, check a statement.", no_args_is_help=True
-)
-app.add_typer(ledger_app, name="ledger")
+app.add_typer(data_command.app, name="data")
+app.add_typer(ledger.app, name="ledger")
 app.add_typer(deploy.app, name="deploy")
-
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one setting; repeatable.")
-]
-Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the results.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in that folder.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Keep what is finished there, and go on where it was interrupted.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
-Load = Annotated[
-    list[Path] | None, typer.Option("--load", metavar="FILE.py", help="Python file that registers methods; repeatable.")
-]
-Track = Annotated[
-    list[str] | None,
-    typer.Option("--track", metavar="TRACKER", help="Log every tested round to tensorboard or mlflow; repeatable."),
-]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
 
 
 @app.callback(invoke_without_command=True)
@@ -309,75 +289,6 @@ def list_methods(load: Load = None, as_json: Json = False) -> None:
 
     _load_methods(load)
     tables.methods(as_json=as_json)
-
-
-@data_app.command("list")
-def data_list(as_json: Json = False) -> None:
-    """List the data sets and whether they are here."""
-    from cofair.command import tables
-
-    tables.datasets(as_json=as_json)
-
-
-@data_app.command("get")
-def data_get(
-    name: Annotated[str, typer.Argument(help="Name of the data set.")],
-    from_path: Annotated[
-        Path | None, typer.Option("--from", metavar="PATH", help="Files you already have, as published or packed.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Fetch it again though it is here.")] = False,
-) -> None:
-    """Fetch a data set, check it and store it."""
-    from cofair.command.progress import download_progress
-    from cofair.federation import datasets
-
-    with download_progress() as progress:
-        path = datasets.get(name, from_path=from_path, progress=progress, force=force)
-    print(path)
-
-
-@data_app.command("path")
-def data_path(name: Annotated[str, typer.Argument(help="Name of the data set.")]) -> None:
-    """Print where a data set lies."""
-    from cofair.federation import datasets
-
-    print(datasets.path(name))
-
-
-@ledger_app.command("verify")
-def ledger_verify(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run or of a comparison.")],
-    head: Annotated[str | None, typer.Option(metavar="HASH", help="A hash that some entry must have.")] = None,
-) -> None:
-    """Check that nothing in the ledger was altered, removed, inserted or reordered; print its head."""
-    from cofair.command import ledgers
-
-    ledgers.verify(folder, head)
-
-
-@ledger_app.command("show")
-def ledger_show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
-    client: Annotated[str, typer.Option(metavar="NAME", help="Whose lines.")],
-    as_json: Json = False,
-) -> None:
-    """Print what the ledger says of one client, round by round."""
-    from cofair.command import ledgers
-
-    ledgers.show(folder, client, as_json=as_json)
-
-
-@ledger_app.command("check")
-def ledger_check(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run or of a comparison.")],
-    statement: Annotated[
-        Path, typer.Argument(metavar="STATEMENT.html", help="What 'cofair report --client' has written.")
-    ],
-) -> None:
-    """Compare a client's statement with the ledger: is what it was told then what the ledger says now."""
-    from cofair.command import ledgers
-
-    ledgers.check(folder, statement)
 
 
 def _check_resume(resume: bool, out: Path | None, overwrite: bool) -> None:

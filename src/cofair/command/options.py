@@ -1,0 +1,24 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one setting; repeatable.")
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the results.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in that folder.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Keep what is finished there, and go on where it was interrupted.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+Load = Annotated[
+    list[Path] | None, typer.Option("--load", metavar="FILE.py", help="Python file that registers methods; repeatable.")
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="TRACKER", help="Log every tested round to tensorboard or mlflow; repeatable."),
+]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
