@@ -98,11 +98,13 @@ def _read(cell: Number, outcome: Outcome, rule: str) -> float | None:
     return 100 * (max(best.accuracies) if cell.metric.startswith("max") else min(best.accuracies))
 
 
-def _of_agent(cell: Number, outcome: Outcome) -> float:
-    """Return what Figure 2 of CGSV says of one agent: its mean reputation, or what was left out of its rewards."""
+def _of_agent(cell: Number, outcome: Outcome) -> float | None:
+    """Return what Figure 2 of CGSV says of one agent: its mean reputation, or what was left out of its rewards.
+
+    Nothing travels before the first reward is made, so that a run of one round has left out nothing and everything.
+    """
     i = int(cell.method.split()[1]) - 1
     if cell.metric == "mean_psi":
         return float(np.mean([record.reputation[i] for record in outcome.history if record.reputation is not None]))
     last = outcome.history[-1]
-    rewards = last.download[i] * last.round / (last.round - 1)  # nothing travels before the first is made
-    return 100 * (1 - rewards)
+    return None if last.round == 1 else 100 * (1 - last.download[i] * last.round / (last.round - 1))
