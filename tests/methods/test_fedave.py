@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from cofair.contributions.divergence import batch_means, closeness, divergences
 from cofair.engine.exchange import Uploads
-from cofair.engine.scoring import Scores
+from cofair.engine.scoring import Scorer, Scores
+from cofair.federation.federation import Samples
 from cofair.methods.fedave import FedAVE
 from tests.conftest import uploads_of
 
@@ -90,7 +92,7 @@ def begun(make_server, method, reputation):
     state = replace(method.start(server), reputation=torch.tensor(reputation, dtype=torch.float64))
     scored = []
 
-    def score(models, per_sample=False):
+    def score(models, per_sample=False, among=None):
         scored.append(models)
         losses = torch.tensor([[1.0] * 64 + [3.0] * 64] * 2, dtype=torch.float64) if per_sample else None
         return Scores(torch.zeros(2), models[:, 0] - server.initial[0], losses)
@@ -108,6 +110,30 @@ def test_models_are_scored_as_trained_and_losses_are_those_before_training(make_
     before, trained = scored
     assert torch.equal(before, state.models)
     assert torch.equal(trained, state.models + uploads.updates)
+
+
+def test_validation_batches_that_no_client_has_are_not_scored(make_server, monkeypatch):
+    """Lists are cut to the shorter one: the divergences are those of all batches of the validation set."""
+    method = FedAVE()
+    server = make_server([0.1, 0.2], [9, 3], nn.Linear(6, 3, bias=False))
+    x = torch.randn(300, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scorer = Scorer(server.validation.problem, Samples(x, torch.arange(300) % 3))
+    monkeypatch.setattr(type(server), "validation", scorer)
+    state, whole, asked = method.start(server), server.score, []
+    own = torch.tensor([[1.0, 2.0, 0.5], [1.0, math.nan, math.nan]]).double()
+    uploads = replace(uploads_of([[0.2] * 18, [0.6] * 18], [9, 3]), statistics={"batch_losses_before": own})
+
+    def score(models, per_sample=False, among=None):
+        asked.append(len(among))
+        return whole(models, per_sample=per_sample, among=among)
+
+    server.score = score
+    found = method._closeness(server, state, uploads, 5)
+    assert asked == [192]  # three batches of 64
+    order = torch.randperm(300, generator=server.random(5, "validation batches"))
+    losses = whole(state.models, per_sample=True).losses[:, order]
+    expected = closeness(divergences(own, batch_means(losses, 64)))
+    assert found.tolist() == pytest.approx(expected.tolist())
 
 
 def test_updates_weigh_by_samples_and_without_any_divergence_by_accuracy(make_server):

@@ -47,14 +47,13 @@ def closeness(divergence: Tensor) -> Tensor:
     return torch.where(known.isinf(), 0.0, nearest / known)
 
 
-def batch_means(losses: Tensor, batch_size: int, generator: torch.Generator) -> Tensor:
-    """Return mean losses (..., S) over shuffled batches of per-sample losses (..., n), the last one perhaps smaller."""
+def batch_means(losses: Tensor, batch_size: int) -> Tensor:
+    """Return mean losses (..., S) over batches, in order, of per-sample losses (..., n), the last perhaps smaller."""
     n = losses.shape[-1]
     if not n:
         return losses
-    order = torch.randperm(n, generator=generator).to(losses.device)
     count = -(-n // batch_size)
-    padded = F.pad(losses[..., order], (0, count * batch_size - n)).view(*losses.shape[:-1], count, batch_size)
+    padded = F.pad(losses, (0, count * batch_size - n)).view(*losses.shape[:-1], count, batch_size)
     sizes = (n - torch.arange(count, device=losses.device) * batch_size).clamp(max=batch_size)
     return padded.sum(-1) / sizes
 

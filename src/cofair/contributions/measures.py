@@ -95,7 +95,8 @@ def _divergence(given: Evidence) -> Tensor:
         for scorer in (Scorer(problem, own), given.scorer):
             losses = scorer.score(model, per_sample=True).losses
             assert losses is not None  # asked for
-            lists.append(divergence.batch_means(losses, LOOK.batch_size, random))
+            mixed = losses[..., torch.randperm(losses.shape[-1], generator=random).to(losses.device)]
+            lists.append(divergence.batch_means(mixed, LOOK.batch_size))
         found.append(divergence.divergences(*lists)[0])
     return divergence.closeness(torch.stack(found))
 

@@ -1,5 +1,6 @@
 """Scores of many candidate models on one set of samples: the server's hot primitive."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -89,7 +90,7 @@ class Scorer:
             if len(self.samples) < 2:
                 raise UsageError("One sample cannot be divided into halves.")
             mixed = self._mixed()
-            self._halves = self._on(mixed[0::2]), self._on(mixed[1::2])
+            self._halves = self.on(mixed[0::2]), self.on(mixed[1::2])
         return self._halves
 
     def thinned(self, most: int) -> "Scorer":
@@ -97,15 +98,20 @@ class Scorer:
         if most >= len(self.samples):
             return self
         if most not in self._thinned:
-            self._thinned[most] = self._on(self._mixed()[:most])
+            self._thinned[most] = self.on(self._mixed()[:most])
         return self._thinned[most]
 
     def _mixed(self) -> Tensor:
         """Return the places of all samples in a random order, always the same: classes may stand in any pattern."""
-        return torch.randperm(len(self.samples), generator=torch.Generator().manual_seed(0)).to(self.samples.y.device)
+        return torch.randperm(len(self.samples), generator=torch.Generator().manual_seed(0))
 
-    def _on(self, places: Tensor) -> "Scorer":
-        return Scorer(self.problem, Samples(self.samples.x[places], self.samples.y[places]))
+    def on(self, places: Tensor) -> "Scorer":
+        """Return a scorer on the samples at some places, which shares what was found out about the model."""
+        where = places.to(self.samples.y.device)
+        other = copy.copy(self)
+        other.samples = Samples(self.samples.x[where], self.samples.y[where])
+        other._fired, other._nested, other._halves, other._thinned = None, None, None, {}
+        return other
 
     def neurons(self) -> NeuronMap:
         """Return the model's neurons, or say that it has none."""

@@ -19,6 +19,7 @@ from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses
 from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError
 
+_LOOKED_AT = 4096  # samples, where nothing is trained: a step for each batch of 64 would keep a GPU waiting
 _EXTRA = "extra "  # before the names of what a module is given beside its parameters
 Drawn = tuple[Tensor, Tensor]  # masks (n, W, K) and how many of them each client draws from (n,)
 
@@ -91,17 +92,18 @@ class VectorisedEngine:
                 rows = rows * self.problem.neurons.parameter_mask(neuron_masks)
             named, extras = layout.views(rows), self.forward.mask_extras(neuron_masks)
             evaluate = vmap(self.forward.evaluate, randomness="different")
-        for step in schedule(self.problem.table.select(order), LOOK, t, layout.dtype):
-            n = step.active
-            x, y = self.problem.table.samples(step.positions)
+        for steps in _joined(schedule(self.problem.table.select(order), LOOK, t, layout.dtype), _LOOKED_AT):
+            n, first = steps[0].active, steps[0].number
+            x, y = self.problem.table.samples(torch.cat([step.positions for step in steps], 1))
             if self.stack is not None:
                 masks = [None if mask is None else mask[:n] for mask in unit_masks]
                 outputs = self.stack.activations(rows[:n], x.flatten(2), masks)[-1]
             else:
                 own = {name: value[:n] for name, value in named.items()}
                 outputs = evaluate(own, {name: value[:n] for name, value in extras.items()}, x)
-            each = self.problem.loss(outputs.flatten(0, 1), y.flatten(0, 1)).view(step.weights.shape)
-            losses[there[:n], step.number] = (each * step.weights).sum(1)
+            weights = torch.stack([step.weights for step in steps], 1)
+            each = self.problem.loss(outputs.flatten(0, 1), y.flatten(0, 1)).view(weights.shape)
+            losses[there[:n], first : first + len(steps)] = (each * weights).sum(2)
 
     def _in_place_order(self, rows: Tensor, order: Tensor) -> Tensor:
         """Return the rows where their clients stand, zeros for who was absent."""
@@ -169,6 +171,19 @@ class VectorisedEngine:
         masks = self.problem.neurons.parameter_masks(neuron_masks)
         held = {name: self.graphs.hold(f"mask {name}", mask) for name, mask in masks.items()}
         return held, self.forward.mask_extras(neuron_masks)
+
+
+def _joined(steps: Iterator[Step], most: int) -> Iterator[list[Step]]:
+    """Join steps of the same clients that follow each other, while they have no more than so many samples together."""
+    found: list[Step] = []
+    for step in steps:
+        fits = found and found[0].active == step.active and (len(found) + 1) * step.positions.numel() <= most
+        if found and not fits:
+            yield found
+            found = []
+        found.append(step)
+    if found:
+        yield found
 
 
 @contextmanager

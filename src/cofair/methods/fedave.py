@@ -40,8 +40,10 @@ class FedAVE(SparsifiedMethod):
 
     def rewards(self, server: Server, state: OwnModels, t: int, phase: str) -> Rewards:
         """Ask for the losses of each batch before training, too."""
-        work = replace(server.work, statistics=("batch_losses_before",))
-        return replace(super().rewards(server, state, t, phase), work=work)
+        handed = super().rewards(server, state, t, phase)
+        if self.divergence_in == "neither":
+            return handed
+        return replace(handed, work=replace(server.work, statistics=("batch_losses_before",)))
 
     def weights(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> Tensor:
         """Weigh by samples; the code of the ablation r⁻q⁻ weighs by validation accuracy, not normalised."""
@@ -53,7 +55,9 @@ class FedAVE(SparsifiedMethod):
         self, server: Server, state: OwnModels, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int
     ) -> tuple[Tensor, Tensor]:
         """Return the reputation and the quota, by the authors' code; in the first round nobody receives anything."""
-        close = self._closeness(server, state, uploads, t)  # g_i = (1/KL_i) / max_j (1/KL_j)
+        close = torch.ones_like(state.reputation)
+        if self.divergence_in != "neither":
+            close = self._closeness(server, state, uploads, t)  # g_i = (1/KL_i) / max_j (1/KL_j)
         if self.reputation_from == "contributions":
             reputation = from_contributions(server, state.reputation)
         else:
@@ -74,9 +78,13 @@ class FedAVE(SparsifiedMethod):
         return server.score(state.models + uploads.updates).metric.to(state.reputation)
 
     def _closeness(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> Tensor:
-        """Return g_i (N,) from the losses of the models before training, on own data and on V."""
-        losses = server.score(state.models, per_sample=True).losses
+        """Return g_i (N,) from the losses of the models before training, on own data and on V.
+
+        Lists are cut to the shorter length, so that V is scored in no more batches than the largest client has.
+        """
+        own, order = uploads.statistics["batch_losses_before"], server.random(t, "validation batches")
+        places = torch.randperm(len(server.validation.samples), generator=order)[: own.shape[1] * LOOK.batch_size]
+        losses = server.score(state.models, per_sample=True, among=places).losses
         assert losses is not None
-        on_server = batch_means(losses, LOOK.batch_size, server.random(t, "validation batches"))
-        divergence = divergences(uploads.statistics["batch_losses_before"], on_server)  # KL_i
+        divergence = divergences(own, batch_means(losses, LOOK.batch_size))  # KL_i
         return closeness(divergence).to(state.reputation)

@@ -75,9 +75,16 @@ class Server:
         """Tell whether the server has a validation set."""
         return self._scorer is not None
 
-    def score(self, parameters: Tensor, neuron_masks: Tensor | None = None, *, per_sample: bool = False) -> Scores:
-        """Score candidates on the validation set: rows (C, D), or one base (D,) under neuron masks (C, K)."""
-        return self.validation.score(parameters, neuron_masks, per_sample=per_sample)
+    def score(
+        self, parameters: Tensor, neuron_masks: Tensor | None = None, *, per_sample: bool = False,
+        among: Tensor | None = None,
+    ) -> Scores:  # fmt: skip
+        """Score candidates on the validation set: rows (C, D), or one base (D,) under neuron masks (C, K).
+
+        `among` names the places of the samples that count, in order; without it all of them do.
+        """
+        scorer = self.validation if among is None else self.validation.on(among)
+        return scorer.score(parameters, neuron_masks, per_sample=per_sample)
 
     def alone(self) -> Tensor:
         """Return the models (N, D) that clients train by themselves; trained once, on first demand."""

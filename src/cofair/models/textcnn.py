@@ -47,7 +47,8 @@ class TextCNN(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the outputs (B, C) for token ids (B, length)."""
         words = self.embedding(tokens).transpose(1, 2)
-        words = F.pad(words, (0, max(0, KERNEL - words.shape[-1])))  # zero vectors: no word of the vocabulary
+        if words.shape[-1] < KERNEL:
+            words = F.pad(words, (0, KERNEL - words.shape[-1]))  # zero vectors: no word of the vocabulary
         found = [convolution(words).relu().amax(-1) for convolution in self.convolutions]
         outputs: Tensor = self.head(self.dropout(torch.cat(found, -1)))
         return outputs

@@ -13,8 +13,9 @@ from cofair.engine import choose, losses
 from cofair.engine.attacks import Attack, AttackedEngine
 from cofair.engine.exchange import ClientStates, Rewards, Uploads
 from cofair.engine.layout import Layout
-from cofair.engine.problem import Problem, first_line
+from cofair.engine.problem import Engine, Problem, first_line
 from cofair.engine.scoring import Scorer
+from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import ALONE
 from cofair.errors import CofairError, UsageError
 from cofair.federation import datasets
@@ -66,7 +67,10 @@ def set_up(
     loss: losses.Loss | str | None = None, metric: Callable[[Tensor, Tensor], float | Tensor] | str | None = None,
     methods: Sequence[Method[Any]] | None = None, pool: Pool | None = None,
 ) -> Prepared:  # fmt: skip
-    """Set up a run whose contributions are not known yet; with a pool, its federation shares that copy of the data."""
+    """Set up a run whose contributions are not known yet.
+
+    With a pool its federation shares that copy of the data: it is one of several that train in lockstep.
+    """
     run = experiment.run
     parts = {"federation": federation, "model": model, "loss": loss, "metric": metric}
     given = frozenset(name for name, part in parts.items() if part is not None)
@@ -99,7 +103,7 @@ def set_up(
     problem.try_model(layout.prototype)
     for method in [experiment.method] if methods is None else methods:
         _check_needs(experiment, method, federation)
-    engine = choose.engine(run.engine, problem)
+    engine: Engine = VectorisedEngine(problem) if pool is not None else choose.engine(run.engine, problem)
     act = Attack(attack, problem, cheats) if attack.on else None
     if act is not None:
         engine = AttackedEngine(engine, act)

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from cofair.engine import choose
-from cofair.engine.exchange import ClientStates
+from cofair.engine.exchange import ClientStates, Uploads
 from cofair.engine.lockstep import Lockstep, Request
 from cofair.errors import CofairError, UsageError
 from cofair.federation import datasets
-from cofair.federation.build import Pool
+from cofair.federation.build import DEFAULT_SAMPLES, WHOLE_POOL, Pool
+from cofair.federation.datasets import catalogue
 from cofair.runs.earlier import holds_other, same_begun, same_finished
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import RunFolder
@@ -95,9 +96,15 @@ def _division(federations: int, jobs: int, workers: int) -> tuple[int, int]:
     return turns * workers, min(range(1, math.ceil(runs) + 1), key=longest, default=1)
 
 
-def _cost(job: Job) -> int:
-    """Return the clients' rounds of a run, a measure of how long it takes."""
-    return job.experiment.training.rounds * job.experiment.federation.clients
+def _cost(job: Job) -> float:
+    """Return how many samples of local training a run has, a measure of how long it takes."""
+    own, work = job.experiment.federation, job.experiment.training.work()
+    rounds = 1 if job.experiment.method.name == "standalone" else job.experiment.training.rounds
+    if work.epochs is None:
+        return float(rounds * own.clients * (work.steps or 0) * work.batch_size)
+    every = catalogue.find(own.data).variants[0].train * (1 - own.validation)
+    each = own.samples or (every if own.scene in WHOLE_POOL else DEFAULT_SAMPLES)
+    return rounds * work.epochs * min(every, own.clients * each)
 
 
 def run_batch(jobs: Sequence[Job], told: Told) -> None:
@@ -110,6 +117,8 @@ def run_batch(jobs: Sequence[Job], told: Told) -> None:
         left = list(jobs)
         while left:
             size = set_up(left[0].experiment, pool=pool).problem.layout.size
+            if device.type == "cuda":  # what is cached and not in use counts as taken where memory is measured
+                torch.cuda.empty_cache()
             part: list[Job] = []
             rows = 0
             while left and (not part or rows + left[0].experiment.federation.clients <= _most_rows(size, device)):
@@ -174,20 +183,21 @@ def _prepared(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool, told
         key: set_up(own[0].experiment, methods=[job.experiment.method for job in own], pool=pool)
         for key, own in shared.items()
     }
-    untrained = [
-        one for key, one in ready.items()
+    untrained = {
+        key: one for key, one in ready.items()
         if (one.experiment.contribution.measure not in _NEED_NO_TRAINING and key not in measured)
         or any(job.experiment.method.name == "standalone" for job in shared[key])
-    ]  # fmt: skip
+    }  # fmt: skip
+    alone: dict[str, Uploads] = {}
     if untrained:
-        asked = [Request(k, one.alone, _NOTHING, 1) for k, one in enumerate(untrained)]
-        lockstep = Lockstep([one.problem for one in untrained], [one.attack for one in untrained])
-        answers = lockstep.train(asked)
-        for one, (uploads, _) in zip(untrained, answers, strict=True):
-            one.server.take_alone(uploads)
+        asked = [Request(k, one.alone, _NOTHING, 1) for k, one in enumerate(untrained.values())]
+        lockstep = Lockstep([one.problem for one in untrained.values()], [one.attack for one in untrained.values()])
+        alone = {key: uploads for key, (uploads, _) in zip(untrained, lockstep.train(asked), strict=True)}
     found: dict[Path, Prepared] = {}
     for key, one in ready.items():
         try:
+            if key in alone:
+                one.server.take_alone(alone[key])
             measure_contributions(one, measured.get(key))
         except CofairError as error:
             for job in shared[key]:
