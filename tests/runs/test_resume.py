@@ -4,6 +4,7 @@ import json
 import random
 import zlib
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from cofair.errors import RunError, UsageError
 from cofair.federation.federation import Federation
 from cofair.methods.fedavg import FedAvg
 from cofair.models import build
-from cofair.runs.checkpoint import Checkpoints
+from cofair.runs.checkpoint import RATE, Checkpoints
 from cofair.runs.compare import compare
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import CHECKPOINT, PREVIOUS, REWARDS, RunFolder
@@ -378,3 +379,16 @@ def test_run_experiment_resumes_too(tmp_path):
     whole = run_experiment(DIGITS, RunFolder(tmp_path / "whole"))
     assert [record.accuracies for record in result.history] == [record.accuracies for record in whole.history]
     assert written(tmp_path / "stopped") == written(tmp_path / "whole")
+
+
+def test_the_first_checkpoint_of_a_large_run_waits_until_it_costs_no_more_than_its_share(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("cofair.runs.checkpoint.time.monotonic", lambda: now[0])
+    small, large = (Checkpoints(tmp_path, None) for _ in range(2))
+    small.expect(1000)
+    large.expect(int(10 * RATE))  # ten seconds, a fiftieth of 500
+    position = SimpleNamespace(t=3, last=False)
+    found = []
+    for now[0] in (9.0, 11.0, 499.0, 501.0):
+        found.append((small.due(position), large.due(position)))
+    assert found == [(False, False), (True, False), (True, False), (True, True)]

@@ -24,9 +24,8 @@ def print_reproduction(
         print(json.dumps([asdict(line) for line in lines], indent=1))
         return
     console = output()
-    console.print(
-        f"[bold]{escape(name)}: published, measured by the rules {' and '.join(rules)}, and the difference[/]"
-    )
+    by = f" by the rules {' and '.join(rules)}" if len(rules) > 1 else ""
+    console.print(f"[bold]{escape(name)}: published, measured{by}, and the difference[/]")
     shown = new_table()
     for column in ("data", "scene", "method"):
         shown.add_column(column, no_wrap=True)

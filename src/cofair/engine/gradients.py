@@ -1,5 +1,6 @@
 """Gradients of all clients' objectives for any module: over the whole stack at once where that is right."""
 
+import warnings
 from functools import cached_property, partial
 from typing import Any
 
@@ -28,6 +29,8 @@ class Gradients:
         """Return the gradients (n, ...) by name at parameters, extras, x, y and weights, which all have n clients."""
         if self._is_fast is None and len(given[-1]) > 1:
             self._is_fast = self._is_fast_right(*given)
+            if not self._is_fast and self.problem.device.type == "cuda":
+                warnings.warn("Gradients are computed the safe way, so training is slower.", stacklevel=2)
         return self._fast(*given) if self._is_fast else self._safe(*given)
 
     @cached_property

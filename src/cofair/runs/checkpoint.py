@@ -19,6 +19,7 @@ from cofair.runs.tensor_file import TensorFile
 FORMAT = 1  # of a checkpoint
 SECONDS = 10.0  # between two checkpoints by time
 SHARE = 1 / 50  # of the time, at most, goes into checkpoints by time
+RATE = 200e6  # bytes a second that are hashed and written, until that has been measured
 
 
 class Checkpoints:
@@ -33,6 +34,10 @@ class Checkpoints:
     def any(self) -> bool:
         """Tell whether there will be checkpoints at all."""
         return self._every != 0
+
+    def expect(self, size: int) -> None:
+        """Say how many bytes a checkpoint has: the first one, too, shall cost no more than its share of the time."""
+        self._cost = size / RATE
 
     def due(self, position: Position) -> bool:
         """Tell whether it is time; a run at its end needs none, because its results are written at once."""

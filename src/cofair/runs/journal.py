@@ -181,7 +181,9 @@ class Journal:
     def keep(self, position: Position) -> None:
         """Write a checkpoint where it is time for one."""
         if position.t == 1 and self._checkpoints.any:
-            tensor_file.encode(position, Shelf())  # what cannot be stored is told now, not after hours
+            shelf = Shelf()
+            tensor_file.encode(position, shelf)  # what cannot be stored is told now, not after hours
+            self._checkpoints.expect(sum(tensor.nbytes for tensor in shelf.tensors.values()))
         if self._checkpoints.due(position):
             marks = {"history": self._folder.history.mark(), "ledger": self._folder.ledger.mark()}
             self._checkpoints.write({"start": self._start, **marks}, position)
