@@ -67,6 +67,7 @@ def export(module: nn.Module, inputs: Tensor, path: Path, facts: Mapping[str, st
     with told(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(state, tensors, dict(facts))
+        tensors.chmod(0o644)  # others may read it, as they may the program
         torch.export.save(_program(module, inputs, tensors), program)
     return tensors, program
 
