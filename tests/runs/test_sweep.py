@@ -216,6 +216,14 @@ def test_an_override_takes_a_part_of_the_grid_or_adds_to_it():
         read_grid(tables, ('grid.method.name=["fedavg"]',))
 
 
+@pytest.mark.parametrize("asked", ["run.seed=7", "method.name=cgsv"])
+def test_an_override_that_the_grid_would_undo_is_told(asked):
+    tables = {"grid": {"run": {"seed": [0, 1]}, "method": ["fedavg", {"name": "fedsac", "beta": 5}]}}
+    with pytest.raises(UsageError, match=f"The grid varies {asked.partition('=')[0]}: .* such as grid"):
+        read_grid(tables, (asked,))
+    assert len(read_grid(tables, ("method.beta=3", "run.precision=tf32"))) == 4
+
+
 def test_the_files_own_method_settings_stay_with_that_method():
     points = read_grid({"method": {"name": "fedsac", "beta": 3}, "grid": {"method": ["fedavg", "fedsac"]}})
     assert points[1].experiment.method.beta == 3

@@ -48,6 +48,10 @@ def read_grid(tables: Mapping[str, Any], overrides: tuple[str, ...] = ()) -> lis
     if not isinstance(grid, Mapping):
         raise UsageError(f"'grid' must be a table of lists, but is {grid!r}.")
     axes = [axis for name, value in _nested(grid).items() for axis in _axes(name, value)]
+    for asked in (text.partition("=")[0].strip() for text in overrides):
+        table, _, key = asked.partition(".")
+        if any(all((table, key) in choice for choice in axis) for axis in axes):
+            raise UsageError(f"The grid varies {asked}: change what it varies over, such as grid.{asked}=[…].")
     count = 1
     for axis in axes:
         count *= len(axis)
