@@ -31,14 +31,14 @@ def from_folder(folder: Path, client: str, path: Path) -> tuple[Path, Path]:
             f"The run in {folder} was of a model or of data of one's own, which no folder holds: result.export(client, "
             "path) writes its rewards in Python."
         )
-    experiment = Experiment.from_dict(read_file(folder / "experiment.toml")).with_run(device="cpu")
-    outcome = finished_outcome(folder, Experiment.from_dict(read_file(folder / "experiment.toml")))
+    experiment = Experiment.from_dict(read_file(folder / "experiment.toml"))
+    outcome = finished_outcome(folder, experiment)
     if outcome is None:
         raise RunError(f"The run in {folder} has not come to its end: 'cofair run' goes on with it (--resume).")
     if not (folder / REWARDS).exists():
         raise RunError(f"{folder} holds no models: 'cofair run' keeps them, comparisons and sweeps do not.")
     i = number_of(client, outcome.names)
-    problem = set_up(experiment).problem
+    problem = set_up(experiment.with_run(device="cpu")).problem
     delivered = TensorFile(folder / REWARDS).value(Delivered, torch.device("cpu"))
     digest = ledger.digests(delivered, problem.neurons, len(outcome.names))[i]
     facts = {**facts_about(outcome, i), "inputs": _inputs(experiment), "sha256_in_ledger": digest}
@@ -66,6 +66,7 @@ def export(module: nn.Module, inputs: Tensor, path: Path, facts: Mapping[str, st
     state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
     with told(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
+        program.unlink(missing_ok=True)  # an earlier one must not stand beside new tensors
         save_file(state, tensors, dict(facts))
         tensors.chmod(0o644)  # others may read it, as they may the program
         torch.export.save(_program(module, inputs, tensors), program)
