@@ -49,7 +49,7 @@ bench-gpu: $(READY)
 	for cells in mnist cifar10; do for table in cgsv-table1 fedave-table3; do \
 	    $(BIN)/cofair reproduce $$table --cells $$cells --device cuda --precision tf32 --workers 4 --out bench-gpu || exit 1; \
 	done; done
-	# large models: two at a time fit into memory
+# large models, fewer at a time: each process holds all its runs' clients
 	for large in cgsv-table1:mr cgsv-table1:sst fedave-table3:emnist-letters; do \
 	    $(BIN)/cofair reproduce $${large%:*} --cells $${large#*:} --device cuda --precision tf32 --workers 2 --out bench-gpu || exit 1; \
 	done

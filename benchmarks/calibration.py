@@ -9,6 +9,7 @@ them. Misses leave out who gets everything.
 """
 
 import argparse
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,14 +121,14 @@ WAYS: dict[str, Way] = {
 
 def curves_of(ready: Prepared) -> list[Curves]:
     """Train, and return the accuracies of all prefixes in the last ten rounds."""
-    server, method, states = ready.server, ready.experiment.method, list[Any]()
+    server, method, states = ready.server, ready.experiment.method, deque[Any](maxlen=10)
     assert isinstance(method, Contract)
     for _ in driven(method, ready, keep=lambda position: states.append(position.state)):
-        del states[:-10]
+        pass
     scorers = [server.validation, *server.validation.halves(), ready.tester]
     brought, samples = server.contributions.numpy(), len(server.validation.samples)
     found = []
-    for state in states[-10:]:
+    for state in states:
         order = method.order(server, state.parameters, state.record, 0)
         whole, even, odd, test = (_scored(scorer, state.parameters, order) for scorer in scorers)
         found.append(Curves(whole, even, odd, test, brought, samples))
