@@ -17,6 +17,7 @@ from cofair.engine.choose import arithmetic
 from cofair.engine.exchange import ClientStates, Rewards
 from cofair.engine.layout import Layout
 from cofair.engine.loop import LoopEngine
+from cofair.engine.optimisers import Adam, adam_memory
 from cofair.engine.problem import Problem
 from cofair.engine.stackable import (
     StackableConv1d,
@@ -50,7 +51,7 @@ MORE = {  # beyond one tile, and channels that do not fill theirs
 def on_device(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr(stackable, "DEVICES", {DEVICE})
-    stackable._kernels_work.cache_clear()
+    stackable.kernels_work.cache_clear()
     with arithmetic("float32"):  # cuDNN's own default is TF32
         yield
 
@@ -210,7 +211,7 @@ def test_where_triton_cannot_compile_that_is_said_once(monkeypatch):
     with pytest.warns(UserWarning, match="no C compiler$"):
         check(layer, x)
     check(layer, x)
-    stackable._kernels_work.cache_clear()
+    stackable.kernels_work.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -236,6 +237,30 @@ def test_other_poolings_stay():
     for pool in [*others, nn.MaxPool2d(2, return_indices=True), nn.MaxPool2d(12)]:
         make_stackable(pool)
         assert type(pool) is nn.MaxPool2d
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_adam_steps_each_model_as_it_would_step_alone(scaled):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(40, 60), nn.Linear(60, 3))  # more than a block, and less
+    layout = Layout(module.to(DEVICE))
+    rows = layout.new_rows(3, torch.device(DEVICE)).copy_(torch.randn(3, layout.size))
+    alone = [row.double().clone().requires_grad_() for row in rows]
+    rates = torch.tensor([0.1, 0.02, 0.3], device=DEVICE)
+    usual = [torch.optim.Adam([row], lr=float(lr)) for row, lr in zip(alone, rates, strict=True)]
+    adam = Adam(adam_memory(ClientStates(), rows), torch.arange(3, device=DEVICE), layout, lambda _, x: x.clone())
+    scale = torch.tensor([1.0, 0.5, 0.1], device=DEVICE) if scaled else None
+    for active in (3, 3, 2):
+        gradients = torch.randn(active, layout.size, device=DEVICE)
+        own = {name: value[:active] for name, value in layout.views(rows).items()}
+        adam.step(own, layout.views(gradients), rates[:active], None if scale is None else scale[:active])
+        for i in range(active):
+            alone[i].grad = gradients[i].double() * (1.0 if scale is None else scale[i].double())
+            usual[i].step()
+    for i, row in enumerate(alone):
+        torch.testing.assert_close(rows[i].double(), row.detach(), rtol=1e-5, atol=1e-5)
+    moments = [optimiser.state[row]["exp_avg_sq"] for optimiser, row in zip(usual, alone, strict=True)]
+    torch.testing.assert_close(adam.states().optimiser["second"].double(), torch.stack(moments), rtol=1e-4, atol=1e-7)
 
 
 def problem_of(module, shape):
@@ -271,7 +296,7 @@ def test_engines_agree(name, masked):
     loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
     engine = VectorisedEngine(problem)
     vectorised, _ = engine.train(rewards, ClientStates(), 1)
-    assert engine.gradients._is_fast is True
+    assert engine.gradients.are_fast is True
     assert apart(vectorised.updates, loop.updates) < 1e-3
     x, rows = problem.federation.test.x, start + 0.1 * torch.randn(3, len(start), device=DEVICE)
     together, alone = Candidates(problem), Candidates(problem)
@@ -299,7 +324,7 @@ def test_a_view_after_a_convolution_takes_another_way():
     loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
     engine = VectorisedEngine(problem)
     vectorised, _ = engine.train(rewards, ClientStates(), 1)
-    assert engine.gradients._is_fast is False
+    assert engine.gradients.are_fast is False
     assert apart(vectorised.updates, loop.updates) < 1e-3
     candidates = Candidates(problem)
     candidates.together = True

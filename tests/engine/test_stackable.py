@@ -28,6 +28,11 @@ SHAPES = {  # channels, outputs, kernel, stride, padding, height, width
     "1x1, stride 2": (4, 3, (1, 1), 2, 0, 5, 4),
     "padding wider than the kernel": (2, 3, (2, 2), 1, 3, 3, 4),
     "rows of four": (4, 4, (2, 2), (1, 2), (0, 1), 5, 5),
+    "over time": (4, 5, (1, 3), 1, 0, 1, 7),
+    "over time, padded": (3, 2, (1, 4), 1, (0, 2), 1, 6),
+    "over time, as long as the kernel": (2, 3, (1, 3), 1, 0, 1, 3),
+    "over time, one place": (2, 3, (1, 1), 1, 0, 1, 4),
+    "over time, stride 2": (2, 3, (1, 3), (1, 2), 0, 1, 7),
 }
 
 
@@ -36,7 +41,7 @@ def on_cpu(monkeypatch):
     """Swap on the CPU, too; the kernels have tests of their own."""
     monkeypatch.setattr(stackable, "DEVICES", {"cpu"})
     monkeypatch.setattr(stackable, "kernels", None)
-    stackable._kernels_work.cache_clear()
+    stackable.kernels_work.cache_clear()
 
 
 def layer_of(shape, bias, N=3, B=2):
@@ -136,16 +141,27 @@ def test_only_plain_convolutions_are_swapped_and_only_for_stacks(make_problem):
     assert not any(type(part) is StackableConv2d for part in problem.layout.prototype.modules())
 
 
-def test_what_follows_may_work_in_place(make_problem):
-    torch.manual_seed(0)
-    module = nn.Sequential(
+IN_PLACE = {
+    "images": ((2, 8, 8), lambda: nn.Sequential(
         nn.Conv2d(2, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3), nn.ReLU(inplace=True), nn.GroupNorm(2, 4),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3),
-    )  # fmt: skip
-    problem = make_problem(module, small_federation((5, 9, 3), (2, 8, 8)))
+    )),
+    "over time": ((2, 8), lambda: nn.Sequential(
+        nn.Conv1d(2, 4, 3), nn.ReLU(inplace=True), nn.Conv1d(4, 4, 2, padding=1), nn.ReLU(inplace=True),
+        nn.Flatten(), nn.Linear(28, 3),
+    )),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "make"), IN_PLACE.values(), ids=IN_PLACE)
+def test_what_follows_may_work_in_place(make_problem, shape, make):
+    torch.manual_seed(0)
+    problem = make_problem(make(), small_federation((5, 9, 3), shape))
     rewards = Rewards(problem.layout.row(problem.layout.prototype), Work(steps=2, epochs=None, batch_size=4, lr=0.1))
     loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
-    vectorised, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
+    engine = VectorisedEngine(problem)
+    vectorised, _ = engine.train(rewards, ClientStates(), 1)
+    assert engine.gradients.are_fast
     assert float((loop.updates - vectorised.updates).abs().max()) < 1e-9
 
 
@@ -217,4 +233,4 @@ def test_plain_networks_are_trained_the_fast_way(make_problem):
     problem = make_problem(build("cnn-cifar", (3, 18, 18), 3), small_federation((5, 9, 3), (3, 18, 18)))
     engine = VectorisedEngine(problem)
     engine.train(Rewards(problem.layout.row(problem.layout.prototype), Work(steps=1, batch_size=4)), ClientStates(), 1)
-    assert engine.gradients._is_fast is True
+    assert engine.gradients.are_fast is True

@@ -23,15 +23,15 @@ class Gradients:
         """Prepare to differentiate a problem's module."""
         self.problem = problem
         self.forward = forward
-        self._is_fast: bool | None = None  # not known yet
+        self.are_fast: bool | None = None  # not known yet
 
     def __call__(self, *given: Any) -> Named:
         """Return the gradients (n, ...) by name at parameters, extras, x, y and weights, which all have n clients."""
-        if self._is_fast is None and len(given[-1]) > 1:
-            self._is_fast = self._is_fast_right(*given)
-            if not self._is_fast and self.problem.device.type == "cuda":
+        if self.are_fast is None and len(given[-1]) > 1:
+            self.are_fast = self._is_fast_right(*given)
+            if not self.are_fast and self.problem.device.type == "cuda":
                 warnings.warn("Gradients are computed the safe way, so training is slower.", stacklevel=2)
-        return self._fast(*given) if self._is_fast else self._safe(*given)
+        return self._fast(*given) if self.are_fast else self._safe(*given)
 
     @cached_property
     def _stacked(self) -> Forward:

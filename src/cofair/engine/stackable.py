@@ -15,6 +15,8 @@ from torch import Tensor, nn, unflatten
 from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_input, conv2d_weight
 
+from cofair.engine.over_time import OverTime
+
 try:
     import triton
 except Exception:  # it comes with PyTorch for CUDA on Linux only, and elsewhere may fail in any way
@@ -46,6 +48,11 @@ class Layer:
         h, w = ((self.image[d] + 2 * self.padding[d] - self.kernel[d]) // self.stride[d] + 1 for d in (0, 1))
         return h, w
 
+    @property
+    def is_over_time(self) -> bool:
+        """Tell whether images are a pixel high and the kernel takes one step after another."""
+        return self.image[0] == self.kernel[0] == 1 and self.stride == (1, 1) and self.padding[0] == 0
+
 
 class StackableConv2d(nn.Conv2d):
     """A convolution that torch.func hands to our kernels."""
@@ -60,7 +67,7 @@ class StackableConv2d(nn.Conv2d):
 
 
 class StackableConv1d(nn.Conv1d):
-    """A convolution over time that torch.func hands to our kernels, as one of images a pixel high."""
+    """A convolution over time that torch.func hands to us, as one of images a pixel high."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return what nn.Conv1d returns."""
@@ -79,7 +86,7 @@ class StackableMaxPool2d(nn.MaxPool2d):
         """Return what nn.MaxPool2d returns."""
         kernel = _pair(self.kernel_size)
         fits = input.dim() == 4 and input.numel() and input.shape[2] >= kernel[0] and input.shape[3] >= kernel[1]
-        if input.device.type not in DEVICES or not fits or not _kernels_work(input.device):
+        if input.device.type not in DEVICES or not fits or not kernels_work(input.device):
             return cast(Tensor, super().forward(input))
         out, _ = _Pool.apply(input, kernel)  # type: ignore[no-untyped-call]
         return cast(Tensor, out)
@@ -93,7 +100,7 @@ class StackableGroupNorm(nn.GroupNorm):
         if input.device.type not in DEVICES:
             return super().forward(input)
         fits = input.dim() == 4 and input.dtype is torch.float32 and self.affine
-        if not fits or not _kernels_work(input.device) or not 0 < input.numel() <= memory.LARGEST:
+        if not fits or not kernels_work(input.device) or not 0 < input.numel() <= memory.LARGEST:
             # the copy that group_norm would make: its look at the channels' place has no rule in torch.func
             return super().forward(input.clone(memory_format=torch.contiguous_format))
         out, *_ = _Norm.apply(input, self.weight, self.bias, self.num_groups, self.eps)  # type: ignore[no-untyped-call]
@@ -156,7 +163,10 @@ class _Convolution(torch.autograd.Function):
             return unflatten(F.conv2d(x.flatten(0, 1), weight, bias, *steps), 0, x.shape[:2]), 0
         weight = _stack(weight, in_dims[1], N)
         bias = None if bias is None else _stack(bias, in_dims[2], N)
-        if not _fits(x, weight, layer) or not _kernels_work(x.device):
+        if layer.is_over_time:
+            out = OverTime.apply(x[:, :, :, 0], weight[:, :, :, 0], bias, layer.padding[1])  # type: ignore[no-untyped-call]
+            return out[:, :, :, None], 0
+        if not _fits(x, weight, layer) or not kernels_work(x.device):
             flat = None if bias is None else bias.flatten()
             out = F.conv2d(x.transpose(0, 1).flatten(1, 2), weight.flatten(0, 1), flat, *steps, groups=N)
             return unflatten(out, 1, (N, -1)), 1
@@ -262,8 +272,14 @@ def _fits(x: Tensor, weight: Tensor, layer: Layer) -> bool:
     return max(x[0].numel(), x.shape[1] * weight.shape[1] * math.prod(layer.out)) <= memory.LARGEST
 
 
+def has_kernels(tensor: Tensor) -> bool:
+    """Tell whether kernels can take a tensor."""
+    usual = tensor.device.type in DEVICES and tensor.dtype is torch.float32
+    return usual and tensor.numel() > 0 and kernels_work(tensor.device)
+
+
 @lru_cache
-def _kernels_work(device: torch.device) -> bool:
+def kernels_work(device: torch.device) -> bool:
     """Tell whether there are kernels and Triton can compile them for a device, which takes a C compiler and a cache."""
     if kernels is None:
         return False
