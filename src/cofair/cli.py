@@ -253,8 +253,7 @@ def reproduce(
     changes = [f"run.precision={precision}", *([] if device is None else [f"run.device={device}"]), *(change or ())]
     numbers = range(seeds or whole.seeds)
     if name == overhead.NAME:  # rounds are timed, and nothing is kept
-        wanted = overhead.ratios_of(table)
-        points = [overhead.line(table, cell, numbers, changes) for cell in counted(wanted, "cells")]
+        points = overhead.lines(table, numbers, changes, counted)
         print_reproduction(name, points, (overhead.RULE,), as_json=as_json, as_markdown=markdown)
         return
     jobs = measured.jobs(table, numbers, out, changes)

@@ -2,58 +2,69 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from cofair.engine import choose
 from cofair.engine.exchange import ClientStates
+from cofair.methods import Method
 from cofair.reproduce.measured import Line, Value
 from cofair.reproduce.published import Number
 from cofair.reproduce.tables import Table, experiment
-from cofair.runs.experiment import Experiment
-from cofair.runs.prepare import prepare
+from cofair.runs.prepare import Prepared, prepare
 
 NAME = "cgsv-table3"
 RULE = "measured"  # there are no rounds to choose from
 ROUNDS = 6  # of which the first, that warms everything up, is not counted
 
+Federation = tuple[list[Number], int]  # the cells that share one, and its seed
+Counted = Callable[[Sequence[Federation], str], Iterable[Federation]]
 
-def line(table: Table, cell: Number, seeds: Sequence[int], changes: Sequence[str]) -> Line:
-    """Return a published ratio and ours."""
+
+def lines(table: Table, seeds: Sequence[int], changes: Sequence[str], counted: Counted) -> list[Line]:
+    """Return the published ratios and ours; its seconds are of one machine, and are left out.
+
+    Methods that run on the same federation share it; `counted` shows how many federations are done.
+    """
+    places: dict[tuple[str, int], list[Number]] = {}
+    for cell in table.cells:
+        if cell.metric == "time_overhead_over_training_time":
+            places.setdefault((cell.data, cell.clients), []).append(cell)
     cheap = (*changes, "contribution.measure=size")  # what clients bring does not change what the server has to do
-    ratios = [ratio(experiment(table.paper, cell, seed, cheap)) for seed in seeds]
-    spread = statistics.stdev(ratios) if len(ratios) > 1 else None
-    return Line(cell, {RULE: Value(statistics.fmean(ratios), spread, len(ratios))})
+    ratios: dict[Number, list[float]] = {}
+    for cells, seed in counted([(cells, seed) for cells in places.values() for seed in seeds], "federations"):
+        chosen = [experiment(table.paper, cell, seed, cheap) for cell in cells]
+        with choose.arithmetic(chosen[0].run.precision):
+            prepared = prepare(chosen[0], methods=[own.method for own in chosen])
+            for cell, own in zip(cells, chosen, strict=True):
+                ratios.setdefault(cell, []).append(ratio(own.method, prepared))
+    return [Line(cell, {RULE: _value(ratios[cell])}) for cell in table.cells if cell in ratios]
 
 
-def ratios_of(table: Table) -> list[Number]:
-    """Return the ratios among the numbers of a table; its seconds are of one machine, and are left out."""
-    return [cell for cell in table.cells if cell.metric == "time_overhead_over_training_time"]
-
-
-def ratio(chosen: Experiment) -> float:
+def ratio(method: Method[Any], prepared: Prepared) -> float:
     """Return the median over rounds of the server's time over the clients' time."""
-    method: Any = chosen.method
-    with choose.arithmetic(chosen.run.precision):
-        prepared = prepare(chosen)
-        server, engine = prepared.server, prepared.engine
-        state, clients = method.start(server), ClientStates()
-        ratios = []
-        for t in range(1, ROUNDS + 1):
-            at_server, at_clients, began = 0.0, 0.0, _now()
-            for phase in method.phases(server, t):
-                rewards = method.rewards(server, state, t, phase)
-                handed = _now()
-                uploads, clients = engine.train(rewards, clients, t)
-                trained = _now()
-                state = method.learn(server, state, rewards, uploads, t, phase)
-                learned = _now()
-                at_server += handed - began + learned - trained
-                at_clients, began = at_clients + trained - handed, learned
-            ratios.append(at_server / at_clients)
+    server, engine = prepared.server, prepared.engine
+    state, clients = method.start(server), ClientStates()
+    ratios = []
+    for t in range(1, ROUNDS + 1):
+        at_server, at_clients, began = 0.0, 0.0, _now()
+        for phase in method.phases(server, t):
+            rewards = method.rewards(server, state, t, phase)
+            handed = _now()
+            uploads, clients = engine.train(rewards, clients, t)
+            trained = _now()
+            state = method.learn(server, state, rewards, uploads, t, phase)
+            learned = _now()
+            at_server += handed - began + learned - trained
+            at_clients, began = at_clients + trained - handed, learned
+        ratios.append(at_server / at_clients)
     return statistics.median(ratios[1:])
+
+
+def _value(ratios: Sequence[float]) -> Value:
+    return Value(statistics.fmean(ratios), statistics.stdev(ratios) if len(ratios) > 1 else None, len(ratios))
 
 
 def _now() -> float:
