@@ -172,6 +172,20 @@ MODELS = {
 }
 
 
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_engines_agree_on_texts(make_problem, optimiser):
+    torch.manual_seed(3)
+    module = build("textcnn", (9,), 3, vocabulary=30, embedding=6, filters=4)
+    problem = make_problem(module, small_federation((5, 9, 3), (9,), tokens=30))
+    work = Work(steps=3, epochs=None, batch_size=4, lr=0.01, optimiser=optimiser)
+    rewards = Rewards(problem.layout.row(problem.layout.prototype), work)
+    loop, _ = LoopEngine(problem).train(rewards, ClientStates(), 1)
+    engine = VectorisedEngine(problem)
+    vectorised, _ = engine.train(rewards, ClientStates(), 1)
+    assert engine.gradients.are_fast
+    assert float((loop.updates - vectorised.updates).abs().max()) < 1e-9
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_engines_agree_on_swapped_convolutions(make_problem, name, masked):
