@@ -82,6 +82,8 @@ def main() -> None:
         "--graphs", action=argparse.BooleanOptionalAction, default=True, help="record steps as CUDA graphs on a GPU"
     )
     given = parser.parse_args()
+    if not 1 <= given.batch <= SAMPLES:
+        parser.error(f"--batch must be 1 to {SAMPLES}")
     device = torch.device(given.device)
     with arithmetic(given.precision):
         rate = matrix_rate(device)

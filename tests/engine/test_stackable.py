@@ -248,3 +248,13 @@ def test_plain_networks_are_trained_the_fast_way(make_problem):
     engine = VectorisedEngine(problem)
     engine.train(Rewards(problem.layout.row(problem.layout.prototype), Work(steps=1, batch_size=4)), ClientStates(), 1)
     assert engine.gradients.are_fast is True
+
+
+def test_over_time_no_samples_and_samples_too_short_are_as_usual():
+    layer = nn.Conv1d(2, 3, 3).double()
+    make_stackable(layer)
+    parameters = {name: torch.randn(4, *value.shape).double() for name, value in layer.named_parameters()}
+    stacked = vmap(lambda p, x: ours(layer, p, x))
+    assert stacked(parameters, torch.zeros(4, 0, 2, 7).double()).shape == (4, 0, 3, 5)
+    with pytest.raises(RuntimeError, match="Kernel size"):
+        stacked(parameters, torch.zeros(4, 1, 2, 2).double())

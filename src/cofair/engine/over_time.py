@@ -44,15 +44,14 @@ class OverTime(torch.autograd.Function):
         (N, B, L, C), k = words.shape, places.shape[1]
         # what was left out gives nothing to anybody
         whole = F.pad(g.transpose(2, 3), (0, 0, 0, k - 1)).flatten(1, 2)[:, : B * L - k + 1]
-        reach = range(k)
         if needs[0]:
             lines = words.new_zeros(N, B * L, C)
-            for j in reach:
+            for j in range(k):
                 lines[:, j : j + whole.shape[1]].baddbmm_(whole, places[:, j])
             dx = lines.view(N, B, L, C)[:, :, ctx.padding : L - ctx.padding].transpose(2, 3)
         if needs[1]:
             lines, dw = words.flatten(1, 2), torch.empty_like(places)
-            for j in reach:
+            for j in range(k):
                 torch.bmm(whole.transpose(1, 2), lines[:, j : j + whole.shape[1]], out=dw[:, j])
             dw = dw.movedim(1, -1)
         if needs[2]:

@@ -163,7 +163,7 @@ class _Convolution(torch.autograd.Function):
             return unflatten(F.conv2d(x.flatten(0, 1), weight, bias, *steps), 0, x.shape[:2]), 0
         weight = _stack(weight, in_dims[1], N)
         bias = None if bias is None else _stack(bias, in_dims[2], N)
-        if layer.is_over_time:
+        if layer.is_over_time and x.numel() and layer.out[1] > 0:
             out = OverTime.apply(x[:, :, :, 0], weight[:, :, :, 0], bias, layer.padding[1])  # type: ignore[no-untyped-call]
             return out[:, :, :, None], 0
         if not _fits(x, weight, layer) or not kernels_work(x.device):
@@ -273,9 +273,9 @@ def _fits(x: Tensor, weight: Tensor, layer: Layer) -> bool:
 
 
 def has_kernels(tensor: Tensor) -> bool:
-    """Tell whether kernels can take a tensor."""
+    """Tell whether kernels can take a stack (n, ...)."""
     usual = tensor.device.type in DEVICES and tensor.dtype is torch.float32
-    return usual and tensor.numel() > 0 and kernels_work(tensor.device)
+    return usual and tensor.numel() > 0 and kernels_work(tensor.device) and len(tensor) <= memory.MODELS
 
 
 @lru_cache
