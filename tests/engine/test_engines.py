@@ -307,6 +307,19 @@ def test_losses_before_training_are_those_of_the_model_received(make_problem, mo
     assert uploads.statistics["loss_before"][1].item() == pytest.approx(expected.item(), abs=1e-12)
 
 
+@pytest.mark.parametrize("module", ["relu stack", "not a stack"])
+def test_a_client_looks_at_no_more_batches_than_are_asked_for(make_problem, module):
+    problem = make_problem(MODULES[module](), small_federation((7, 300, 64, 129)))
+    asked = Work(steps=1, epochs=None, batch_size=8, statistics=("batch_losses_before",))
+    every, some = (Rewards(start_of(problem), replace(asked, looks=looks)) for looks in (None, 2))
+    for engine in (LoopEngine(problem), VectorisedEngine(problem)):
+        whole, cut = (engine.train(given, ClientStates(), 3)[0].statistics for given in (every, some))
+        assert cut["batch_losses_before"].shape == (4, 2)
+        assert torch.allclose(cut["batch_losses_before"], whole["batch_losses_before"][:, :2], equal_nan=True)
+    with pytest.raises(UsageError, match="looks unset"):
+        replace(asked, statistics=("loss_before",), looks=2)
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn-cifar"])
 def test_a_mask_drawn_for_every_step_is_the_same_in_both_engines_and_covers_its_choices(make_problem, name):
     torch.manual_seed(3)

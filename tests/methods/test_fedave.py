@@ -136,6 +136,14 @@ def test_validation_batches_that_no_client_has_are_not_scored(make_server, monke
     assert found.tolist() == pytest.approx(expected.tolist())
 
 
+def test_clients_are_asked_for_no_more_batches_than_the_validation_set_has(make_server, monkeypatch):
+    server = make_server([0.1, 0.2], [900, 3], nn.Linear(6, 3, bias=False))
+    scorer = Scorer(server.validation.problem, Samples(torch.randn(130, 6).double(), torch.arange(130) % 3))
+    monkeypatch.setattr(type(server), "validation", scorer)
+    method = FedAVE()
+    assert method.rewards(server, method.start(server), 1, "train").work.looks == 3
+
+
 def test_updates_weigh_by_samples_and_without_any_divergence_by_accuracy(make_server):
     updates = [[0.2] + [0.0] * 17, [0.6] + [0.0] * 17]  # scaled to 1, with accuracies 0.2 and 0.6
     for where, length in (("both", 1.0), ("neither", 0.2 + 0.6)):

@@ -15,6 +15,7 @@ from cofair.engine.batches import ClientTable
 from cofair.engine.exchange import ClientStates, Rewards, Uploads
 from cofair.engine.problem import Problem
 from cofair.engine.vectorised import VectorisedEngine
+from cofair.engine.work import Work
 from cofair.errors import UsageError
 from cofair.federation.federation import Federation
 
@@ -60,7 +61,7 @@ class Lockstep:
 
     def _together(self, requests: Sequence[Request]) -> list[tuple[Uploads, ClientStates]]:
         engine, joined, parts = self._joined(requests)
-        plain = replace(joined, work=replace(joined.work, statistics=()))
+        plain = replace(joined, work=joined.work.training)
         uploads, states = engine.train(plain, _joined_states(requests), requests[0].t)
         statistics = self._statistics(requests)
         return [
@@ -71,10 +72,10 @@ class Lockstep:
     def _statistics(self, requests: Sequence[Request]) -> list[dict[str, Tensor]]:
         """Return what each run asked of its clients beside updates: few ask for any, which need not train apart."""
         found: list[dict[str, Tensor]] = [{} for _ in requests]
-        asked: dict[tuple[str, ...], list[int]] = {}
+        asked: dict[Work, list[int]] = {}
         for place, request in enumerate(requests):
             if request.rewards.work.statistics:
-                asked.setdefault(request.rewards.work.statistics, []).append(place)
+                asked.setdefault(request.rewards.work, []).append(place)
         for places in asked.values():
             engine, joined, parts = self._joined([requests[place] for place in places])
             told = engine.statistics(joined, requests[0].t)
@@ -103,7 +104,7 @@ def _kind(request: Request) -> object:
     """Return what must be equal for two trainings to be one."""
     rewards, drawn = request.rewards, request.rewards.step_masks
     remembered = tuple(sorted(without_attack(request.states).optimiser))
-    return request.t, replace(rewards.work, statistics=()), None if drawn is None else drawn.shape[1:], remembered
+    return request.t, rewards.work.training, None if drawn is None else drawn.shape[1:], remembered
 
 
 def _union(problems: Sequence[Problem]) -> Problem:

@@ -8,7 +8,7 @@ from cofair.engine.exchange import ClientStates, Rewards, Uploads, rows_of
 from cofair.engine.forward import Forward
 from cofair.engine.optimisers import adam_memory
 from cofair.engine.problem import Problem, first_line
-from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses
+from cofair.engine.statistics import empty_losses, from_batch_losses, look
 from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError
 
@@ -33,7 +33,7 @@ class LoopEngine:
             device=self.problem.device,
         )
         memory = _memory(states, rewards.work, updates)
-        losses = empty_losses(federation.sizes, updates.dtype, updates.device)
+        losses = empty_losses(federation.sizes, rewards.work.looks, updates.dtype, updates.device)
         for i in present.nonzero().flatten().tolist():
             try:
                 if rewards.work.statistics:
@@ -57,7 +57,7 @@ class LoopEngine:
         masks, extras = self._masks(None if rewards.neuron_masks is None else rewards.neuron_masks[i])
         named = self.problem.layout.views(rows_of(rewards.parameters, only)[0])
         kept = {name: value * masks[name] if masks else value for name, value in named.items()}
-        for step in schedule(table, LOOK, t, losses.dtype):
+        for step in look(table, rewards.work.looks, t, losses.dtype):
             x, y = table.samples(step.positions[0][step.weights[0] > 0])
             losses[step.number] = self.problem.loss(self.forward.evaluate(kept, extras, x), y).mean()
 

@@ -1,11 +1,12 @@
 """What a method may ask of clients beside their updates: losses of the model they received, on their own data."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 import torch
 from torch import Tensor
 
-from cofair.engine.batches import batches_per_epoch
+from cofair.engine.batches import ClientTable, Step, batches_per_epoch, schedule
 from cofair.engine.work import Work
 
 # FedAVE looks at shuffled batches of 64, whatever the batch size of training
@@ -29,7 +30,18 @@ def from_batch_losses(asked: Iterable[str], losses: Tensor, sizes: Tensor) -> di
     return found
 
 
-def empty_losses(sizes: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return room for one loss a batch and client (N, S), all NaN."""
-    longest = int(batches_per_epoch(sizes, LOOK).max())
+def looked_at(sizes: Tensor, looks: int | None) -> Tensor:
+    """Return how many batches (N,) of each client's data are looked at, if at most so many are."""
+    whole = batches_per_epoch(sizes, LOOK)
+    return whole if looks is None else whole.clamp(max=looks)
+
+
+def look(table: ClientTable, looks: int | None, t: int, dtype: torch.dtype) -> Iterator[Step]:
+    """Yield the batches to look at in round t; the table's clients must stand in descending order of theirs."""
+    return takewhile(lambda step: looks is None or step.number < looks, schedule(table, LOOK, t, dtype))
+
+
+def empty_losses(sizes: Tensor, looks: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return room for one loss a client and batch that is looked at (N, S), all NaN."""
+    longest = int(looked_at(sizes, looks).max())
     return torch.full((len(sizes), longest), torch.nan, dtype=dtype, device=device)

@@ -15,7 +15,7 @@ from cofair.engine.graphs import StepGraphs
 from cofair.engine.linear_stack import LinearStack
 from cofair.engine.optimisers import Adam, Named, Sgd, adam_memory
 from cofair.engine.problem import Problem, first_line
-from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses
+from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses, look
 from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError
 
@@ -72,7 +72,7 @@ class VectorisedEngine:
             return {}
         federation = self.problem.federation
         busy = federation.present(rewards.participants).cpu().nonzero().flatten()
-        losses = empty_losses(federation.sizes, self.problem.layout.dtype, self.problem.device)
+        losses = empty_losses(federation.sizes, rewards.work.looks, self.problem.layout.dtype, self.problem.device)
         if len(busy):
             with _failures_told(t):
                 self._look(rewards, busy, t, losses)
@@ -92,7 +92,7 @@ class VectorisedEngine:
                 rows = rows * self.problem.neurons.parameter_mask(neuron_masks)
             named, extras = layout.views(rows), self.forward.mask_extras(neuron_masks)
             evaluate = vmap(self.forward.evaluate, randomness="different")
-        for steps in _joined(schedule(self.problem.table.select(order), LOOK, t, layout.dtype), _LOOKED_AT):
+        for steps in _joined(look(self.problem.table.select(order), rewards.work.looks, t, layout.dtype), _LOOKED_AT):
             n, first = steps[0].active, steps[0].number
             x, y = self.problem.table.samples(torch.cat([step.positions for step in steps], 1))
             if self.stack is not None:

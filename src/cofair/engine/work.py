@@ -30,12 +30,20 @@ class Work:
     phase: str = "train"
     epochs_a_round: int | None = None  # of the main training, by which the learning rate falls; its epochs if not set
     statistics: tuple[Literal["loss_before", "batch_losses_before"], ...] = ()  # asked of clients beside updates
+    looks: int | None = None  # batches of a client's data, at most, that statistics are of; all of them if not set
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise UsageError("Local training needs either steps or epochs, not both and not neither.")
         if self.decay_every == "epoch" and self.epochs is None:
             raise UsageError("decay_every = 'epoch' needs local training counted in epochs.")
+        if self.looks is not None and "loss_before" in self.statistics:
+            raise UsageError("The loss before training is a mean over all of a client's samples: it needs looks unset.")
+
+    @property
+    def training(self) -> "Work":
+        """This work, with nothing asked of clients beside their updates."""
+        return replace(self, statistics=(), looks=None)
 
     def again_in(self, t: int) -> "Work":
         """Return this training alone as it is asked for once more in round t: the same, in another order of samples."""

@@ -7,10 +7,9 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from cofair.engine.batches import batches_per_epoch
 from cofair.engine.exchange import Rewards, Uploads
 from cofair.engine.problem import Problem
-from cofair.engine.statistics import LOOK
+from cofair.engine.statistics import looked_at
 from cofair.flower import messages, wire
 from cofair.flower.wire import RefusedError
 
@@ -26,7 +25,7 @@ class Gathering:
         N = len(federation)
         self._updates = torch.zeros(N, layout.size, dtype=layout.dtype, device=problem.device)
         self._present = torch.zeros(N, dtype=torch.bool, device=problem.device)
-        self._batches = batches_per_epoch(federation.sizes, LOOK)
+        self._batches = looked_at(federation.sizes, self._work.looks)
         shapes = {"loss_before": (N,), "batch_losses_before": (N, int(self._batches.max()))}
         self._statistics: dict[str, Tensor] = {
             name: self._updates.new_full(shapes[name], torch.nan) for name in self._work.statistics

@@ -5,6 +5,7 @@ the divergence between the distribution of its losses on its own data and on the
 aggregate, sparsified by reputation and by that resemblance.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -43,7 +44,8 @@ class FedAVE(SparsifiedMethod):
         handed = super().rewards(server, state, t, phase)
         if self.divergence_in == "neither":
             return handed
-        return replace(handed, work=replace(server.work, statistics=("batch_losses_before",)))
+        looks = math.ceil(len(server.validation.samples) / LOOK.batch_size)  # lists are cut to the shorter one
+        return replace(handed, work=replace(server.work, statistics=("batch_losses_before",), looks=looks))
 
     def weights(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> Tensor:
         """Weigh by samples; the code of the ablation r⁻q⁻ weighs by validation accuracy, not normalised."""
