@@ -81,3 +81,21 @@ def test_a_module_with_a_number_called_neurons_declares_nothing():
     module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
     module.neurons = 16
     assert NeuronMap.of(module, Layout(module)).count == 3
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn-cifar", "resnet18", "textcnn"])
+def test_what_masks_keep_is_counted_without_making_them(name):
+    shape, extra = ((12,), {"vocabulary": 30}) if name == "textcnn" else ((3, 32, 32), {})
+    layout = Layout(build(name, shape, 3, **extra))
+    neurons = NeuronMap.of(layout.prototype, layout)
+    masks = torch.rand(4, neurons.count, generator=torch.Generator().manual_seed(0)) < torch.linspace(0, 1, 4)[:, None]
+    assert neurons.kept_count(masks).tolist() == neurons.parameter_mask(masks).sum(1).tolist()
+
+
+def test_frozen_parameters_and_those_of_nobody_are_counted_as_masks_have_them():
+    for neurons in (
+        NeuronMap([HIDDEN], two_layers(frozen=True)),
+        NeuronMap([NeuronLayer("some", 1, read_by=(Part("2.weight", 1, 3),))], two_layers()),
+    ):
+        masks = torch.tensor([[True] * neurons.count, [False] * neurons.count])
+        assert neurons.kept_count(masks).tolist() == neurons.parameter_mask(masks).sum(1).tolist()

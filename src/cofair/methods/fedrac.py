@@ -59,10 +59,12 @@ class FedRAC(SubmodelMethod):
             order = frequency.argsort(stable=True)  # π^t: the least trained first
         pack = self.pack if t <= self.switch or self.pack_late is None else self.pack_late
         sizes = torch.arange(1, math.ceil(K / pack) + 1).mul(pack).clamp(max=K)
-        accuracy = server.validation.prefixes(state.parameters, order, sizes).metric.double()  # A_k
-        reputation = self.reputation_at(t, server.contributions, accuracy[-1])
-        counts = self.allocate(sizes, accuracy, reputation, server.contributions)
-        return replace(state, granted=prefix_masks(order, counts), record=frequency, reputation=reputation)
+        accuracy = server.validation.prefixes(state.parameters, order, sizes).metric.double().cpu()  # A_k
+        contributions = server.contributions.cpu()  # what is decided for each client is decided on the host
+        reputation = self.reputation_at(t, contributions, accuracy[-1])
+        counts = self.allocate(sizes, accuracy, reputation, contributions)
+        granted = prefix_masks(order, counts, trusted=True)
+        return replace(state, granted=granted, record=frequency, reputation=reputation.to(frequency.device))
 
     def reputation_at(self, t: int, contributions: Tensor, accuracy: Tensor) -> Tensor:
         """Return r_i^t (N,), given the whole model's accuracy on the validation set."""
@@ -82,7 +84,8 @@ class FedRAC(SubmodelMethod):
         """
         scores, deserved, brought = accuracy.tolist(), reputation.tolist(), contributions.tolist()
         last = len(scores) - 1
-        counts = sizes[-1:].repeat(len(brought))
+        packs = sizes.tolist()
+        counts = packs[-1:] * len(brought)
         before: int = -self.pack_offset  # so that nobody gets less than one pack
         previous: float | None = None
         order = sorted(range(len(brought)), key=brought.__getitem__)
@@ -96,5 +99,5 @@ class FedRAC(SubmodelMethod):
                 if not self.always_one_more:
                     before = min(before, last)
             previous = brought[i]
-            counts[i] = sizes[min(max(before + self.pack_offset - 1, 0), last)]
-        return counts
+            counts[i] = packs[min(max(before + self.pack_offset - 1, 0), last)]
+        return torch.tensor(counts)

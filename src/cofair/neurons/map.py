@@ -5,8 +5,9 @@ Leaving it out means multiplying by zero everything that computes it and everyth
 no gradient reaches those parameters either.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -28,6 +29,13 @@ class _Axis:
     dim: int
     owner: Tensor
     layer: int
+    _copies: dict[torch.device, Tensor] = field(default_factory=dict, compare=False)
+
+    def owner_on(self, device: torch.device) -> Tensor:
+        """Return the owners on a device; copied there once, since a GPU waits for every copy."""
+        if device not in self._copies:
+            self._copies[device] = self.owner.to(device)
+        return self._copies[device]
 
 
 class NeuronMap:
@@ -80,6 +88,24 @@ class NeuronMap:
             views[name] &= own
         return mask
 
+    def kept_count(self, neuron_masks: Tensor) -> Tensor:
+        """Return how many parameters in D neuron masks (N, K) keep (N,).
+
+        Of a tensor that is what lies in kept slices along each of its dimensions: no mask of the model's size is made.
+        """
+        slices: dict[str, dict[int, Tensor]] = {}
+        for axis, kept in self._kept_along(neuron_masks.bool(), self._axes):
+            if axis.parameter not in self.layout.frozen:
+                dims = slices.setdefault(axis.parameter, {})
+                dims[axis.dim] = kept & dims[axis.dim] if axis.dim in dims else kept
+        count = torch.full((len(neuron_masks),), self.layout.size, device=neuron_masks.device)
+        for name, dims in slices.items():
+            shape = self.layout.shape(name)
+            others = math.prod(size for dim, size in enumerate(shape) if dim not in dims)
+            inside = [kept.sum(1) for kept in dims.values()]
+            count += others * math.prod(inside[1:], start=inside[0]) - math.prod(shape)
+        return count
+
     def parameter_masks(self, neuron_masks: Tensor) -> dict[str, Tensor]:
         """Return the same by name, as masks that fit (N, *shape), of those parameters in D that belong to neurons."""
         masks = self._masks(neuron_masks, self._axes)
@@ -101,10 +127,11 @@ class NeuronMap:
 
     def _masks(self, neuron_masks: Tensor, axes: Iterable[_Axis]) -> dict[str, Tensor]:
         """Return by parameter what neuron masks (N, K) keep along some axes, as masks that fit (N, *shape)."""
-        keep = neuron_masks.bool()
         masks: dict[str, Tensor] = {}
-        for axis in axes:
-            along = self._along(axis, keep)
+        for axis, kept in self._kept_along(neuron_masks.bool(), axes):
+            shape = [len(kept)] + [1] * len(self.layout.shape(axis.parameter))
+            shape[1 + axis.dim] = -1
+            along = kept.view(shape)
             masks[axis.parameter] = masks[axis.parameter] & along if axis.parameter in masks else along
         return masks
 
@@ -119,7 +146,7 @@ class NeuronMap:
         keep: dict[str, dict[int, Tensor]] = {}
         for axis in self._axes:
             dims = keep.setdefault(axis.parameter, {})
-            dims[axis.dim] = padded[axis.owner.to(mask.device)] & dims.get(axis.dim, True)
+            dims[axis.dim] = padded[axis.owner_on(mask.device)] & dims.get(axis.dim, True)
         return {name: {dim: kept.nonzero()[:, 0] for dim, kept in dims.items()} for name, dims in keep.items()}
 
     @property
@@ -134,7 +161,7 @@ class NeuronMap:
         totals = torch.zeros(self.count + 1, dtype=torch.float64, device=some.device)
         for axis in self._scaling():
             value = values[axis.parameter].double().movedim(axis.dim, 0)
-            totals.index_add_(0, axis.owner.to(some.device), value.flatten(1).sum(1))
+            totals.index_add_(0, axis.owner_on(some.device), value.flatten(1).sum(1))
         for layer, where in zip(self.layers, self.slices, strict=True):
             if layer.mask is not None:
                 totals[where] += values[layer.mask]
@@ -146,8 +173,8 @@ class NeuronMap:
             if layer.mask is None and (axis.dim == 1 or not layer.read_by):
                 yield axis
 
-    def _along(self, axis: _Axis, keep: Tensor) -> Tensor:
-        shape = [keep.shape[0]] + [1] * len(self.layout.shape(axis.parameter))
-        shape[1 + axis.dim] = -1
+    def _kept_along(self, keep: Tensor, axes: Iterable[_Axis]) -> Iterator[tuple[_Axis, Tensor]]:
+        """Give, for each axis, which slices along it masks (N, K) keep (N, size)."""
         padded = torch.cat([keep, keep.new_ones(len(keep), 1)], 1)  # what belongs to nobody is always kept
-        return padded[:, axis.owner.to(keep.device)].view(shape)
+        for axis in axes:
+            yield axis, padded[:, axis.owner_on(keep.device)]

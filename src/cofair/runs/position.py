@@ -109,8 +109,7 @@ def _download(server: Server, rewards: Rewards) -> Tensor:
         return rewards.download.to(device, torch.float64)
     share = torch.ones(server.clients, dtype=torch.float64, device=device)
     if rewards.neuron_masks is not None and server.neurons is not None:
-        kept = server.neurons.parameter_mask(rewards.neuron_masks)
-        share = kept.sum(1).double() / kept.shape[1]
+        share = server.neurons.kept_count(rewards.neuron_masks).double() / server.layout.size
     if rewards.participants is not None:
         share = share * rewards.participants.to(device)
     return share

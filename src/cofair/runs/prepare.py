@@ -180,6 +180,8 @@ def _check_needs(experiment: Experiment, method: Method[Any], federation: Federa
 
 def _told(metric: metrics.Metric) -> metrics.Metric:
     """Return a metric whose failures are sentences."""
+    if metric is metrics.accuracy:  # which is never NaN: a GPU waits for every look whether it is
+        return metric
 
     def told(outputs: Tensor, targets: Tensor) -> Tensor:
         try:
