@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 
+from cofair.engine.lockstep import Lockstep
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.errors import CofairError, UsageError
 from cofair.report.read import read_run
@@ -83,6 +84,38 @@ def test_optimisers_with_memory_keep_it_apart_in_lockstep(tmp_path):
     for job in jobs:
         alone = run_experiment(job.experiment)
         assert read_run(job.folder).outcome.accuracies == pytest.approx(alone.accuracies, abs=1e-9)
+
+
+@pytest.mark.parametrize("checkpoint_every", [1, 0])
+def test_runs_that_do_not_fit_in_memory_go_on_in_smaller_parts(tmp_path, monkeypatch, checkpoint_every):
+    tables = SMALL | {"run": SMALL["run"] | {"checkpoint_every": checkpoint_every}}
+    jobs = jobs_of(tables | {"grid": {"run": {"seed": [0, 1, 2, 3, 4]}, "method": ["fedrac"]}}, tmp_path)
+    train, sizes = Lockstep.train, []
+
+    def scarce(lockstep, requests):
+        if requests[0].t == 3 and len(requests) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        sizes.append((requests[0].t, len(requests)))
+        return train(lockstep, requests)
+
+    monkeypatch.setattr(Lockstep, "train", scarce)
+    with pytest.warns(UserWarning, match="5 runs at once: they go on 2 at a time"):
+        run_batch(jobs, silent)
+    assert [count for t, count in sizes if t == 4] == [2, 2, 1]
+    if checkpoint_every:
+        assert [count for t, count in sizes if t == 2] == [5]  # they went on where they were
+    for job in jobs:
+        alone = run_experiment(job.experiment)
+        assert read_run(job.folder).outcome.accuracies == pytest.approx(alone.accuracies, abs=1e-9)
+
+
+def test_a_single_run_that_does_not_fit_in_memory_says_so(tmp_path, monkeypatch):
+    def scarce(lockstep, requests):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Lockstep, "train", scarce)
+    with pytest.raises(torch.OutOfMemoryError):
+        run_batch(jobs_of(SMALL | {"grid": {"run": {"seed": [0]}}}, tmp_path), silent)
 
 
 def test_the_ledger_of_a_sweep_names_no_rewards_for_none_are_kept(tmp_path):

@@ -7,6 +7,7 @@ its own; what is finished there is not computed again, so that a sweep can be in
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -107,24 +108,47 @@ def _cost(job: Job) -> float:
     return rounds * work.epochs * min(every, own.clients * each)
 
 
-def run_batch(jobs: Sequence[Job], told: Told) -> None:
-    """Run experiments that are alike in lockstep, in parts that fit in memory, and write their folders."""
+def run_batch(jobs: Sequence[Job], told: Told, workers: int = 1) -> None:
+    """Run experiments that are alike in lockstep, in parts that fit in memory, and write their folders.
+
+    So many workers share the device. Where memory runs out all the same, the runs go on in parts half as large.
+    """
     run = jobs[0].experiment.run
     with choose.arithmetic(run.precision):
         device, dtype = choose.device(run.device), choose.dtype(run.precision)
         own = jobs[0].experiment.federation
         pool = _pool(own.data, device, dtype, own.resize)
-        left = list(jobs)
+        left, most = list(jobs), len(jobs)
         while left:
             size = set_up(left[0].experiment, pool=pool).problem.layout.size
             if device.type == "cuda":  # what is cached and not in use counts as taken where memory is measured
                 torch.cuda.empty_cache()
             part: list[Job] = []
             rows = 0
-            while left and (not part or rows + left[0].experiment.federation.clients <= _most_rows(size, device)):
+            fits = _most_rows(size, device, workers)
+            while left and len(part) < most and (not part or rows + left[0].experiment.federation.clients <= fits):
                 rows += left[0].experiment.federation.clients
                 part.append(left.pop(0))
-            _run_part(part, pool, told)
+            if not _fitted(part, pool, told):
+                most = len(part) // 2
+                left = unfinished(part) + left
+                warnings.warn(
+                    f"Memory ran out with {len(part)} runs at once: they go on {most} at a time.", stacklevel=2
+                )
+
+
+def _fitted(part: Sequence[Job], pool: Pool, told: Told) -> bool:
+    """Run some experiments in lockstep; tell whether memory was enough, which one run alone has to have.
+
+    What they held is given back only when the error is gone, at the end of this function.
+    """
+    try:
+        _run_part(part, pool, told)
+    except torch.OutOfMemoryError:
+        if len(part) == 1:
+            raise
+        return False
+    return True
 
 
 @lru_cache(maxsize=1)
@@ -254,11 +278,14 @@ def _setting(experiment: Experiment) -> str:
     return json.dumps(tables, sort_keys=True)
 
 
-def _most_rows(size: int, device: torch.device) -> int:
-    """Return how many clients of a model of that size fit in memory at once."""
-    on_gpu = device.type == "cuda"
-    free, copies = (torch.cuda.mem_get_info(device)[0], COPIES + HELD) if on_gpu else (4 * 2**30, COPIES)
-    return max(1, int(0.6 * free / (4 * copies * size)))
+def _most_rows(size: int, device: torch.device, workers: int) -> int:
+    """Return how many clients of a model of that size fit in a worker's share of the memory at once."""
+    if device.type == "cuda":
+        free, whole = torch.cuda.mem_get_info(device)
+        space, copies = min(free, whole / workers), COPIES + HELD
+    else:
+        space, copies = 4 * 2**30 / workers, COPIES
+    return max(1, int(0.6 * space / (4 * copies * size)))
 
 
 def _shared_clock(count: int) -> Callable[[], float]:

@@ -57,7 +57,8 @@ def _share(parts: Sequence[Sequence[Job]], workers: int, told: Told, load: Seque
         waiting.put([(next(numbers), job) for job in part])
     for _ in range(workers):
         waiting.put(None)
-    team = [context.Process(target=_work, args=(waiting, news, tuple(load)), daemon=True) for _ in range(workers)]
+    given = (waiting, news, tuple(load), workers)
+    team = [context.Process(target=_work, args=given, daemon=True) for _ in range(workers)]
     for member in team:
         member.start()
     broken: list[str] = []
@@ -84,7 +85,7 @@ def _share(parts: Sequence[Sequence[Job]], workers: int, told: Told, load: Seque
         )
 
 
-def _work(waiting: "Queue[Any]", news: "Queue[_News]", load: tuple[Path, ...]) -> None:
+def _work(waiting: "Queue[Any]", news: "Queue[_News]", load: tuple[Path, ...], workers: int) -> None:
     """Take batch after batch until none is left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -96,7 +97,7 @@ def _work(waiting: "Queue[Any]", news: "Queue[_News]", load: tuple[Path, ...]) -
         load_file(file)
     while (part := waiting.get()) is not None:
         try:
-            run_batch([job for _, job in part], _teller(part, news))
+            run_batch([job for _, job in part], _teller(part, news), workers)
         except Exception as error:  # whatever ends a batch is told by the parent
             news.put(_News(None, None, f"A batch of the sweep broke off: {error}"))
 
