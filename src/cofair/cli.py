@@ -1,7 +1,6 @@
 """The command line, `cofair`."""
 
 import sys
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -193,7 +192,7 @@ def sweep(
     from cofair.runs.experiment import read_file
     from cofair.runs.folder import refuse_earlier
     from cofair.runs.grid import read_grid
-    from cofair.runs.sweep import Job, unfinished
+    from cofair.runs.sweep import Job, all_done, unfinished
     from cofair.runs.workers import run_jobs
 
     _load_methods(load)
@@ -207,7 +206,7 @@ def sweep(
     with sweep_progress(len(left)) as told:
         run_jobs(left, told, workers=workers, load=load or ())
     sweeps.print_sweep(points, jobs, rule, out, as_json=as_json)
-    _all_done(len(unfinished(jobs)), len(jobs))
+    all_done(jobs)
 
 
 @app.command()
@@ -223,62 +222,24 @@ def reproduce(
     precision: Annotated[str, typer.Option(help="float32, or tf32 (faster on GPUs).")] = "float32",
     show: Annotated[bool, typer.Option("--show", help="Compute nothing, show what is finished.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for a page.")] = False,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", metavar="FILE", help="Draw published against measured (png, pdf, svg).")
+    ] = None,
     change: Set = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Compute a published table, cell by cell: published, measured, difference."""
-    from cofair.command.progress import counted, sweep_progress
-    from cofair.command.reproduction import print_reproduction
-    from cofair.reproduce import approximation, measured, overhead, tables
-    from cofair.runs.earlier import holds_other
-    from cofair.runs.sweep import unfinished
-    from cofair.runs.workers import run_jobs
+    from cofair.command import reproduction
 
-    if name == "list":
-        print("\n".join([*tables.names(), approximation.NAME]))
-        return
-    if any(text.partition("=")[0].strip() == "run.seed" for text in change or ()):
-        raise UsageError("The seeds of a table are chosen by --seeds, not by run.seed.")
-    if show and name in (approximation.NAME, overhead.NAME):
-        raise UsageError(f"Nothing of {name} is kept that could be shown: leave --show out.")
-    if name == approximation.NAME:  # no training is behind it
-        if cells or methods:
-            raise UsageError(f"{name} is computed as a whole: leave --cells and --methods out.")
-        points = approximation.lines(range(seeds or 10))
-        print_reproduction(name, points, (approximation.RULE,), as_json=as_json, as_markdown=markdown)
-        return
-    whole = tables.table(name)
-    table = tables.chosen(whole, *[text.split(",") if text else () for text in (cells, methods)])
-    changes = [f"run.precision={precision}", *([] if device is None else [f"run.device={device}"]), *(change or ())]
-    numbers = range(seeds or whole.seeds)
-    if name == overhead.NAME:  # rounds are timed, and nothing is kept
-        points = overhead.lines(table, numbers, changes, counted)
-        print_reproduction(name, points, (overhead.RULE,), as_json=as_json, as_markdown=markdown)
-        return
-    jobs = measured.jobs(table, numbers, out, changes)
-    left = [] if show else unfinished(jobs)
-    if show and (others := [job.folder for job in jobs if holds_other(job.folder, job.experiment)]):
-        print(
-            f"{len(others)} runs in {out} have other settings and are not shown, as {others[0].name}", file=sys.stderr
+    some_cells, some_methods = (tuple(text.split(",")) if text else () for text in (cells, methods))
+    changes = (f"run.precision={precision}", *([] if device is None else [f"run.device={device}"]), *(change or ()))
+    reproduction.reproduce(
+        reproduction.Asked(
+            name, some_cells, some_methods, seeds=seeds, out=out, workers=workers, changes=changes, show=show,
+            markdown=markdown, as_json=as_json, figure=figure,
         )
-    began = time.monotonic()
-    with sweep_progress(len(left)) as told:
-        run_jobs(left, told, workers=workers)
-    if left:
-        print(f"{len(left)} runs in {time.monotonic() - began:.0f} s, {workers} at a time", file=sys.stderr)
-    rules = ("last", "best") if table.rule == "last" else ("best", "last")
-    lines = measured.lines(table, numbers, out, changes, rules)
-    print_reproduction(name, lines, rules, as_json=as_json, as_markdown=markdown)
-    if not show:
-        _all_done(len(unfinished(jobs)), len(jobs))
-
-
-def _all_done(missing: int, of: int) -> None:
-    from cofair.errors import RunError
-
-    if missing:
-        raise RunError(f"{missing} of {of} runs did not finish.")
+    )  # fmt: skip
 
 
 @app.command("methods")

@@ -53,6 +53,16 @@ def test_a_table_can_be_shown_for_machines_and_for_pages(folder):
     assert page.startswith("| cell | FedAvg | FedSAC |")
 
 
+def test_a_table_can_be_drawn(folder, tmp_path):
+    drawn = cofair(*TABLE, *SMALL, "--out", str(folder), "--show", "--figure", str(tmp_path / "drawn.svg"))
+    assert drawn.returncode == 0, drawn.stderr
+    assert (tmp_path / "drawn.svg").stat().st_size > 1000
+    refused = cofair(*TABLE, *SMALL, "--out", str(tmp_path / "new"), "--figure", str(tmp_path / "drawn.txt"))
+    assert refused.returncode == 2
+    assert "drawn.txt" in refused.stderr
+    assert not (tmp_path / "new").exists()  # told before anything was computed
+
+
 def test_a_folder_with_other_settings_is_not_overwritten(folder):
     refused = cofair(*TABLE, *SMALL[:-2], "--set", "training.lr=0.07", "--seeds", "2", "--out", str(folder))
     assert refused.returncode == 2

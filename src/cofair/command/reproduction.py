@@ -1,16 +1,96 @@
-"""What `cofair reproduce` prints: published against measured."""
+"""What `cofair reproduce` does and prints: published against measured."""
 
 import json
+import sys
+import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 from rich.markup import escape
 
 from cofair.command.console import new_table, output, print_table
+from cofair.command.progress import counted, sweep_progress
+from cofair.errors import UsageError
+from cofair.reproduce import approximation, measured, overhead, tables
 from cofair.reproduce.measured import Line, Value
+from cofair.runs.earlier import holds_other
+from cofair.runs.sweep import all_done, unfinished
+from cofair.runs.workers import run_jobs
 
 _SMALL = 0.1  # numbers below are told by significant digits
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asked for: a table, some of its cells and methods, and how it is computed and shown."""
+
+    name: str
+    cells: tuple[str, ...]
+    methods: tuple[str, ...]
+    seeds: int | None
+    out: Path
+    workers: int
+    changes: tuple[str, ...]
+    show: bool
+    markdown: bool
+    as_json: bool
+    figure: Path | None
+
+
+def reproduce(asked: Asked) -> None:
+    """Compute a published table, or what is left of it, and show it."""
+    name = asked.name
+    if name == "list":
+        print("\n".join([*tables.names(), approximation.NAME]))
+        return
+    if any(text.partition("=")[0].strip() == "run.seed" for text in asked.changes):
+        raise UsageError("The seeds of a table are chosen by --seeds, not by run.seed.")
+    if asked.show and name in (approximation.NAME, overhead.NAME):
+        raise UsageError(f"Nothing of {name} is kept that could be shown: leave --show out.")
+    if asked.figure is not None:
+        from cofair.reproduce.figure import check_kind
+
+        check_kind(asked.figure)
+    if name == approximation.NAME:  # no training is behind it
+        if asked.cells or asked.methods:
+            raise UsageError(f"{name} is computed as a whole: leave --cells and --methods out.")
+        _show(asked, approximation.lines(range(asked.seeds or 10)), (approximation.RULE,))
+        return
+    whole = tables.table(name)
+    table, seeds = tables.chosen(whole, asked.cells, asked.methods), range(asked.seeds or whole.seeds)
+    if name == overhead.NAME:  # rounds are timed, and nothing is kept
+        _show(asked, overhead.lines(table, seeds, asked.changes, counted), (overhead.RULE,))
+        return
+    jobs = measured.jobs(table, seeds, asked.out, asked.changes)
+    if asked.show:
+        _tell_others([job.folder for job in jobs if holds_other(job.folder, job.experiment)], asked.out)
+    else:
+        left, began = unfinished(jobs), time.monotonic()
+        with sweep_progress(len(left)) as told:
+            run_jobs(left, told, workers=asked.workers)
+        if left:
+            print(f"{len(left)} runs in {time.monotonic() - began:.0f} s, {asked.workers} at a time", file=sys.stderr)
+    rules = ("last", "best") if table.rule == "last" else ("best", "last")
+    _show(asked, measured.lines(table, seeds, asked.out, asked.changes, rules), rules)
+    if not asked.show:
+        all_done(jobs)
+
+
+def _tell_others(folders: Sequence[Path], out: Path) -> None:
+    if folders:
+        others = f"{len(folders)} runs in {out} have other settings and are not shown"
+        print(f"{others}, as {folders[0].name}", file=sys.stderr)
+
+
+def _show(asked: Asked, lines: Sequence[Line], rules: Sequence[str]) -> None:
+    print_reproduction(asked.name, lines, rules, as_json=asked.as_json, as_markdown=asked.markdown)
+    if asked.figure is not None:
+        from cofair.reproduce import figure
+
+        figure.write(figure.panels(lines), asked.figure)
+        print(f"Published against measured: {asked.figure}", file=sys.stderr)
 
 
 def print_reproduction(

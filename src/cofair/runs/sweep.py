@@ -20,7 +20,7 @@ from torch import Tensor
 from cofair.engine import choose
 from cofair.engine.exchange import ClientStates, Uploads
 from cofair.engine.lockstep import Lockstep, Request
-from cofair.errors import CofairError, UsageError
+from cofair.errors import CofairError, RunError, UsageError
 from cofair.federation import datasets
 from cofair.federation.build import DEFAULT_SAMPLES, WHOLE_POOL, Pool
 from cofair.federation.datasets import catalogue
@@ -56,6 +56,12 @@ Told = Callable[[Job, Record | None, str | None], None]  # a tested round, or (N
 def unfinished(jobs: Iterable[Job]) -> list[Job]:
     """Return the jobs whose folders hold no finished run of the very same experiment."""
     return [job for job in jobs if not same_finished(job.folder, job.experiment)]
+
+
+def all_done(jobs: Sequence[Job]) -> None:
+    """Say how many jobs did not finish, if any."""
+    if missing := len(unfinished(jobs)):
+        raise RunError(f"{missing} of {len(jobs)} runs did not finish.")
 
 
 def batches(jobs: Sequence[Job], workers: int = 1) -> list[list[Job]]:
