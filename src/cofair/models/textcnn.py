@@ -49,7 +49,8 @@ class TextCNN(nn.Module):
         words = self.embedding(tokens).transpose(1, 2)
         if words.shape[-1] < KERNEL:
             words = F.pad(words, (0, KERNEL - words.shape[-1]))  # zero vectors: no word of the vocabulary
-        found = [convolution(words).relu().amax(-1) for convolution in self.convolutions]
+        # the largest of what is positive is what is positive of the largest, a number a sentence instead of one a word
+        found = [convolution(words).amax(-1).relu() for convolution in self.convolutions]
         outputs: Tensor = self.head(self.dropout(torch.cat(found, -1)))
         return outputs
 
