@@ -115,7 +115,7 @@ def rolling(make_server, monkeypatch):
         server = make_server(contributions, module=build("mlp", (6,), 3, hidden=(5,)))
         scored = []
 
-        def prefixes(base, order, sizes):
+        def prefixes(base, order, sizes, trusted):
             scored.append((order.tolist(), sizes.tolist()))
             return Scores(torch.zeros(len(sizes)), PREFIXES[-len(sizes) :])
 

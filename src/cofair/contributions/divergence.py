@@ -41,7 +41,7 @@ def closeness(divergence: Tensor) -> Tensor:
     Who has a single batch (NaN) is trusted like the least typical client that can be judged; if none can, fully.
     """
     judged = torch.isfinite(divergence)
-    worst = divergence[judged].max() if bool(judged.any()) else divergence.new_zeros(())
+    worst = torch.where(judged, divergence, 0).max()  # none is below 0
     known = torch.where(divergence.isnan(), worst, divergence).clamp(min=_FLOOR)
     nearest = known.min()
     return torch.where(known.isinf(), 0.0, nearest / known)
@@ -61,11 +61,13 @@ def batch_means(losses: Tensor, batch_size: int) -> Tensor:
 def _lengths(losses: Tensor) -> Tensor:
     """Return how many losses (N,) stand before the padding."""
     there = ~losses.isnan()
-    if bool((there[:, 1:] & ~there[:, :-1]).any()):
+    wrong = torch.stack([(there[:, 1:] & ~there[:, :-1]).any(), losses.isinf().any(), (losses < 0).any()])
+    gaps, infinite, negative = wrong.tolist()  # one look: a GPU waits for each
+    if gaps:
         raise RunError("A batch loss is NaN, so losses cannot be compared: a lower learning rate may help.")
-    if bool(losses.isinf().any()):
+    if infinite:
         raise RunError("A batch loss is infinite, so losses cannot be compared: a lower learning rate may help.")
-    if bool((losses < 0).any()):
+    if negative:
         raise UsageError("The divergence of FedAVE needs a loss that is never negative.")
     return there.sum(1)
 

@@ -59,7 +59,8 @@ class FedRAC(SubmodelMethod):
             order = frequency.argsort(stable=True)  # π^t: the least trained first
         pack = self.pack if t <= self.switch or self.pack_late is None else self.pack_late
         sizes = torch.arange(1, math.ceil(K / pack) + 1).mul(pack).clamp(max=K)
-        accuracy = server.validation.prefixes(state.parameters, order, sizes).metric.double().cpu()  # A_k
+        scores = server.validation.prefixes(state.parameters, order, sizes, trusted=True)
+        accuracy = scores.metric.double().cpu()  # A_k
         contributions = server.contributions.cpu()  # what is decided for each client is decided on the host
         reputation = self.reputation_at(t, contributions, accuracy[-1])
         counts = self.allocate(sizes, accuracy, reputation, contributions)

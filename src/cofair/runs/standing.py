@@ -28,6 +28,7 @@ class Standing:
     members: Tensor  # (N,)
     rows: Tensor | None = None  # (N, D)
     masks: Tensor | None = None  # (N, K)
+    any_failing: bool = False  # known here, since a GPU waits for every look at `failing`
 
     @classmethod
     def at_first(cls, server: Server) -> "Standing":
@@ -68,7 +69,7 @@ class Standing:
 
     def after(self, uploads: Uploads, server: Server, t: int) -> "Standing":
         """Return how clients stand after uploads; where nobody's last upload was any good, training has diverged."""
-        if not uploads.refused and not bool(self.failing.any()):
+        if not uploads.refused and not self.any_failing:
             return self
         failing = self.failing & ~uploads.present
         failing[list(uploads.refused)] = True
@@ -78,7 +79,7 @@ class Standing:
                 f"Training diverged by round {t}: every client's last upload was refused (client "
                 f"{server.names[client]!r}: {reason}); lower training.lr or set training.clip."
             )
-        return replace(self, failing=failing)
+        return replace(self, failing=failing, any_failing=bool(failing.any()))
 
     def kept(self, delivered: Delivered) -> Delivered:
         """Return what is delivered; who was removed keeps the model that it had then, and is promised nothing."""
