@@ -19,13 +19,13 @@ def table(text: str, number: int) -> tuple[str, list[list[str]]]:
     found = re.search(rf"^## Table {number}: (.+?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if found is None:
         raise SystemExit(f"The page has no Table {number}.")
-    lines = [line for line in found[2].splitlines() if line.startswith("| ") and not line.startswith("| ---")]
-    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    return found[1], [row for row in rows if len(row) == len(rows[0])]
+    first = re.search(r"(?:^\|.*\n)+", found[2], re.MULTILINE)  # what follows may be other tables
+    lines = [] if first is None else [line for line in first[0].splitlines() if not line.startswith("| ---")]
+    return found[1], [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
 def pairs(rows: list[list[str]], rules: tuple[str, str]) -> list[Pair]:
-    """Return the cells that have numbers."""
+    """Return the cells that are measured."""
     found = []
     for row in rows[1:]:
         for method, cell in zip(rows[0][1:], row[1:], strict=True):
@@ -33,7 +33,8 @@ def pairs(rows: list[list[str]], rules: tuple[str, str]) -> list[Pair]:
                 measured = {
                     rule: float(text) for rule, text in zip(rules, read.groups()[1:], strict=True) if text != "–"
                 }
-                found.append(Pair(method.replace("\\", ""), float(read[1]), measured))
+                if measured:
+                    found.append(Pair(method.replace("\\", ""), float(read[1]), measured))
     return found
 
 

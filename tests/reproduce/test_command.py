@@ -63,6 +63,15 @@ def test_a_table_can_be_drawn(folder, tmp_path):
     assert not (tmp_path / "new").exists()  # told before anything was computed
 
 
+def test_a_run_that_fails_is_told_before_a_figure_that_nothing_can_be_drawn_in(tmp_path):
+    wild = ["--set", "training.lr=1e30", "--set", "contribution.measure=size"]
+    done = cofair(
+        *TABLE[:-1], "FedAvg", *SMALL, *wild, "--out", str(tmp_path / "x"), "--figure", str(tmp_path / "x.png")
+    )
+    assert done.returncode == 1
+    assert "runs did not finish" in done.stderr
+
+
 def test_a_folder_with_other_settings_is_not_overwritten(folder):
     refused = cofair(*TABLE, *SMALL[:-2], "--set", "training.lr=0.07", "--seeds", "2", "--out", str(folder))
     assert refused.returncode == 2

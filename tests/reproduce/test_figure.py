@@ -46,7 +46,6 @@ def test_cells_of_one_metric_share_a_panel_and_what_is_not_measured_is_left_out(
     )
     assert found == {
         "best client's accuracy, %": [Pair("DW", 90.0, {"last": 91.0}), Pair("RR", 90.0, {"last": 91.0})],
-        "mean accuracy, %": [Pair("DW", 90.0, {})],
     }
 
 
@@ -58,7 +57,7 @@ def test_a_file_of_another_kind_and_an_empty_table_are_told(tmp_path):
     with pytest.raises(UsageError, match=r"ends in .png, .pdf, .svg, not to 'drawn.gif'"):
         figure.check_kind(tmp_path / "drawn.gif")
     with pytest.raises(UsageError, match="nothing to draw"):
-        figure.write({"γ": [Pair("FedAvg", 1.0, {})]}, tmp_path / "drawn.png")
+        figure.write({}, tmp_path / "drawn.png")
     assert not list(tmp_path.iterdir())
 
 
@@ -70,6 +69,9 @@ PAGE = """# A page
 | MNIST POW | 97.24 → 90.0 / -3.7 |  |
 | MNIST CLA | 93 → – / – | -4.18 → 7.9 / – |
 
+| another | of | three columns |
+| x | 1 → 2 / 3 | 4 → 5 / 6 |
+
 ## Table 2: something else
 | cell | x |
 """
@@ -80,7 +82,6 @@ def test_a_page_is_read_cell_by_cell():
     assert title == "fairness γ"
     assert pages.pairs(rows, ("best", "last")) == [
         Pair("FedAVE|r-", 97.24, {"best": 90.0, "last": -3.7}),
-        Pair("FedAVE|r-", 93.0, {}),
         Pair("FedAvg", -4.18, {"best": 7.9}),
     ]
     with pytest.raises(SystemExit, match="no Table 3"):

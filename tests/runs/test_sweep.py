@@ -1,4 +1,6 @@
+import gc
 import json
+import weakref
 
 import pytest
 import torch
@@ -7,6 +9,7 @@ from cofair.engine.lockstep import Lockstep
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.errors import CofairError, UsageError
 from cofair.report.read import read_run
+from cofair.runs import sweep
 from cofair.runs.audit import audited, client_lines
 from cofair.runs.experiment import Experiment
 from cofair.runs.grid import read_grid
@@ -98,15 +101,62 @@ def test_runs_that_do_not_fit_in_memory_go_on_in_smaller_parts(tmp_path, monkeyp
         sizes.append((requests[0].t, len(requests)))
         return train(lockstep, requests)
 
+    alive, begun = weakref.WeakSet(), sweep._Going.__init__
+
+    def noted(going, *args):
+        begun(going, *args)
+        if alive and len(alive) >= 5:
+            raise AssertionError("what did not fit is still held")
+        alive.add(going)
+
     monkeypatch.setattr(Lockstep, "train", scarce)
-    with pytest.warns(UserWarning, match="5 runs at once: they go on 2 at a time"):
-        run_batch(jobs, silent)
+    monkeypatch.setattr(sweep._Going, "__init__", noted)
+    gc.disable()  # what waits for it may wait too long
+    try:
+        with pytest.warns(UserWarning, match="5 runs at once: they go on 2 at a time"):
+            run_batch(jobs, silent)
+    finally:
+        gc.enable()
     assert [count for t, count in sizes if t == 4] == [2, 2, 1]
     if checkpoint_every:
         assert [count for t, count in sizes if t == 2] == [5]  # they went on where they were
     for job in jobs:
         alone = run_experiment(job.experiment)
         assert read_run(job.folder).outcome.accuracies == pytest.approx(alone.accuracies, abs=1e-9)
+
+
+def test_a_run_that_failed_is_not_tried_again_when_memory_runs_out(tmp_path, monkeypatch):
+    tables = SMALL | {"contribution": {"measure": "size"}, "run": SMALL["run"] | {"precision": "float32"}}
+    jobs = jobs_of(tables | {"grid": {"training": {"lr": [0.1, 0.05, 1e30]}}}, tmp_path)
+    train, failures = Lockstep.train, []
+
+    def scarce(lockstep, requests):
+        if requests[0].t == 3 and len(lockstep.problems) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return train(lockstep, requests)
+
+    monkeypatch.setattr(Lockstep, "train", scarce)
+    with pytest.warns(UserWarning, match="3 runs at once: they go on 1 at a time"):
+        run_batch(jobs, lambda job, record, failure: failures.append(job) if failure else None)
+    assert failures == unfinished(jobs) == jobs[2:]
+
+
+def test_workers_share_the_memory_of_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80e9, 100e9))
+    gpu, size = torch.device("cuda"), 10_000_000
+    alone, many = (sweep._most_rows(size, gpu, workers) for workers in (1, 10))
+    assert alone == 0.6 * 80e9 // (4 * 10 * size)  # what is free
+    assert many == 0.6 * 10e9 // (4 * 10 * size)  # a tenth of all there is
+
+
+def test_validation_sets_of_different_sizes_ask_for_different_looks(tmp_path):
+    tables = SMALL | {"federation": SMALL["federation"] | {"samples": 250, "clients": 3}, "method": {"name": "fedave"}}
+    jobs = jobs_of(tables | {"grid": {"federation": {"validation": [0.06, 0.3]}}}, tmp_path)
+    (batch,) = batches(jobs)
+    run_batch(batch, silent)
+    for job in jobs:
+        ours, theirs = read_run(job.folder).outcome.history[-1], run_experiment(job.experiment).history[-1]
+        assert ours.reputation == pytest.approx(theirs.reputation, abs=1e-9)
 
 
 def test_a_single_run_that_does_not_fit_in_memory_says_so(tmp_path, monkeypatch):

@@ -56,12 +56,16 @@ def reproduce(asked: Asked) -> None:
     if name == approximation.NAME:  # no training is behind it
         if asked.cells or asked.methods:
             raise UsageError(f"{name} is computed as a whole: leave --cells and --methods out.")
-        _show(asked, approximation.lines(range(asked.seeds or 10)), (approximation.RULE,))
+        lines = approximation.lines(range(asked.seeds or 10))
+        _print(asked, lines, (approximation.RULE,))
+        _draw(asked, lines)
         return
     whole = tables.table(name)
     table, seeds = tables.chosen(whole, asked.cells, asked.methods), range(asked.seeds or whole.seeds)
     if name == overhead.NAME:  # rounds are timed, and nothing is kept
-        _show(asked, overhead.lines(table, seeds, asked.changes, counted), (overhead.RULE,))
+        lines = overhead.lines(table, seeds, asked.changes, counted)
+        _print(asked, lines, (overhead.RULE,))
+        _draw(asked, lines)
         return
     jobs = measured.jobs(table, seeds, asked.out, asked.changes)
     if asked.show:
@@ -73,9 +77,11 @@ def reproduce(asked: Asked) -> None:
         if left:
             print(f"{len(left)} runs in {time.monotonic() - began:.0f} s, {asked.workers} at a time", file=sys.stderr)
     rules = ("last", "best") if table.rule == "last" else ("best", "last")
-    _show(asked, measured.lines(table, seeds, asked.out, asked.changes, rules), rules)
+    lines = measured.lines(table, seeds, asked.out, asked.changes, rules)
+    _print(asked, lines, rules)
     if not asked.show:
         all_done(jobs)
+    _draw(asked, lines)
 
 
 def _tell_others(folders: Sequence[Path], out: Path) -> None:
@@ -84,8 +90,11 @@ def _tell_others(folders: Sequence[Path], out: Path) -> None:
         print(f"{others}, as {folders[0].name}", file=sys.stderr)
 
 
-def _show(asked: Asked, lines: Sequence[Line], rules: Sequence[str]) -> None:
+def _print(asked: Asked, lines: Sequence[Line], rules: Sequence[str]) -> None:
     print_reproduction(asked.name, lines, rules, as_json=asked.as_json, as_markdown=asked.markdown)
+
+
+def _draw(asked: Asked, lines: Sequence[Line]) -> None:
     if asked.figure is not None:
         from cofair.reproduce import figure
 

@@ -1,7 +1,7 @@
 """What a method may ask of clients beside their updates: losses of the model they received, on their own data."""
 
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -37,8 +37,8 @@ def looked_at(sizes: Tensor, looks: int | None) -> Tensor:
 
 
 def look(table: ClientTable, looks: int | None, t: int, dtype: torch.dtype) -> Iterator[Step]:
-    """Yield the batches to look at in round t; the table's clients must stand in descending order of theirs."""
-    return takewhile(lambda step: looks is None or step.number < looks, schedule(table, LOOK, t, dtype))
+    """Yield the batches to look at in round t; clients of the table must stand in descending order of their batches."""
+    return islice(schedule(table, LOOK, t, dtype), looks)
 
 
 def empty_losses(sizes: Tensor, looks: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -37,6 +37,8 @@ class Work:
             raise UsageError("Local training needs either steps or epochs, not both and not neither.")
         if self.decay_every == "epoch" and self.epochs is None:
             raise UsageError("decay_every = 'epoch' needs local training counted in epochs.")
+        if self.looks is not None and self.looks < 1:
+            raise UsageError(f"Statistics are of at least one batch, not of {self.looks}.")
         if self.looks is not None and "loss_before" in self.statistics:
             raise UsageError("The loss before training is a mean over all of a client's samples: it needs looks unset.")
 

@@ -156,7 +156,8 @@ class Contract(SubmodelMethod):
         order = self.order(server, state.parameters, frequency, t)
         if self.pays == "neurons":
             shares = self.promise()(server.contributions, 1.0)
-            masks = prefix_masks(order, sizes_of(shares, server.contributions, len(order), self.pack))
+            sizes = sizes_of(shares, server.contributions, len(order), self.pack)
+            masks = prefix_masks(order, sizes, trusted=True)
             return replace(state, granted=masks, record=frequency, reputation=shares)
         scorer, checked_by = server.validation, None
         if self.fit == "halves":

@@ -69,4 +69,4 @@ class FedSAC(SubmodelMethod):
         paid = importance[order].cumsum(0)
         counts = (paid[None, :] <= reputation[:, None] + _ROUNDING).sum(1).clamp(min=1)
         counts[reputation >= 100 - _ROUNDING] = K
-        return replace(state, granted=prefix_masks(order, counts), reputation=reputation)
+        return replace(state, granted=prefix_masks(order, counts, trusted=True), reputation=reputation)

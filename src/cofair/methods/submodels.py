@@ -67,7 +67,7 @@ class SubmodelMethod(Method[Submodels]):
         else:
             holds = neurons_of(server, self.name).parameter_mask(rewards.neuron_masks) if self.count == "mask" else None
             mean = mean_over_holders(uploads, holds, self.count, server.rule, self.weights(server))
-        trained = (rewards.neuron_masks & uploads.present[:, None]).sum(0).to(state.record)
+        trained = (rewards.neuron_masks.bool() & uploads.present[:, None]).sum(0).to(state.record)
         learned = replace(state, parameters=state.parameters + mean, handed=rewards.neuron_masks, trained=trained)
         return self.grant(server, learned, t + 1)
 

@@ -26,7 +26,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell of a table: its method, the published number, and what was measured by each rule, where there is one."""
+    """A cell of a table: its method, the published number, and what was measured by each rule."""
 
     method: str
     published: float
@@ -37,12 +37,13 @@ Panels = Mapping[str, Sequence[Pair]]  # by title
 
 
 def panels(lines: Sequence[Line]) -> Panels:
-    """Return the cells of a table, those of one metric together."""
+    """Return the cells of a table that are measured, those of one metric together."""
     found: dict[str, list[Pair]] = {}
     for line in lines:
         measured = {rule: value.mean for rule, value in line.measured.items() if value is not None}
-        title = _TITLES.get(line.published.metric, line.published.metric.replace("_", " "))
-        found.setdefault(title, []).append(Pair(line.published.method, line.published.mean, measured))
+        if measured:
+            title = _TITLES.get(line.published.metric, line.published.metric.replace("_", " "))
+            found.setdefault(title, []).append(Pair(line.published.method, line.published.mean, measured))
     return found
 
 

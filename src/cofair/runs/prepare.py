@@ -180,13 +180,13 @@ def _check_needs(experiment: Experiment, method: Method[Any], federation: Federa
 
 def _told(metric: metrics.Metric) -> metrics.Metric:
     """Return a metric whose failures are sentences."""
-    if metric is metrics.accuracy:  # which is never NaN: a GPU waits for every look whether it is
+    if metric is metrics.accuracy:  # which is never NaN, and a GPU would wait for the check
         return metric
 
     def told(outputs: Tensor, targets: Tensor) -> Tensor:
         try:
             values = metric(outputs, targets)
-        except CofairError:
+        except (torch.OutOfMemoryError, CofairError):
             raise
         except Exception as error:  # a user's metric may raise anything
             raise UsageError(f"The metric failed on the model's outputs: {first_line(error)}") from error

@@ -117,8 +117,15 @@ def _cost(job: Job) -> float:
 def run_batch(jobs: Sequence[Job], told: Told, workers: int = 1) -> None:
     """Run experiments that are alike in lockstep, in parts that fit in memory, and write their folders.
 
-    So many workers share the device. Where memory runs out all the same, the runs go on in parts half as large.
+    `workers` processes share the device. Where memory runs out all the same, runs go on in parts half as large.
     """
+    failed: set[Path] = set()
+
+    def told_too(job: Job, record: Record | None, failure: str | None) -> None:
+        if failure is not None:
+            failed.add(job.folder)
+        told(job, record, failure)
+
     run = jobs[0].experiment.run
     with choose.arithmetic(run.precision):
         device, dtype = choose.device(run.device), choose.dtype(run.precision)
@@ -135,19 +142,16 @@ def run_batch(jobs: Sequence[Job], told: Told, workers: int = 1) -> None:
             while left and len(part) < most and (not part or rows + left[0].experiment.federation.clients <= fits):
                 rows += left[0].experiment.federation.clients
                 part.append(left.pop(0))
-            if not _fitted(part, pool, told):
+            if not _fitted(part, pool, told_too):
                 most = len(part) // 2
-                left = unfinished(part) + left
+                left = [job for job in unfinished(part) if job.folder not in failed] + left
                 warnings.warn(
                     f"Memory ran out with {len(part)} runs at once: they go on {most} at a time.", stacklevel=2
                 )
 
 
 def _fitted(part: Sequence[Job], pool: Pool, told: Told) -> bool:
-    """Run some experiments in lockstep; tell whether memory was enough, which one run alone has to have.
-
-    What they held is given back only when the error is gone, at the end of this function.
-    """
+    """Run some experiments in lockstep; tell whether memory was enough for several, since one run must have enough."""
     try:
         _run_part(part, pool, told)
     except torch.OutOfMemoryError:
@@ -192,10 +196,14 @@ def _in_lockstep(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool, t
     if not runs:
         return
     lockstep = Lockstep([run.prepared.problem for run in runs], [run.prepared.attack for run in runs])
-    while asked := {k: training for k, training in waiting.items() if training is not None}:
-        requests = [Request(k, training.rewards, training.clients, training.t) for k, training in asked.items()]
-        answers = lockstep.train(requests)
-        waiting = {k: runs[k].go_on(answer) for k, answer in zip(asked, answers, strict=True)}
+    try:
+        while asked := {k: training for k, training in waiting.items() if training is not None}:
+            requests = [Request(k, training.rewards, training.clients, training.t) for k, training in asked.items()]
+            answers = lockstep.train(requests)
+            waiting = {k: runs[k].go_on(answer) for k, answer in zip(asked, answers, strict=True)}
+    finally:
+        for run in runs:
+            run.close()
 
 
 def _prepared(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool, told: Told) -> dict[Path, Prepared]:
@@ -252,6 +260,10 @@ class _Going:
         self._records += past.records
         yield from going(experiment.method, prepared, clock, begun=past.position, keep=self._journal.keep)
 
+    def close(self) -> None:
+        """Let go of what the run holds, models above all: it waits in a circle that would be cleared much later."""
+        self._run.close()
+
     def go_on(self, trained: Any) -> Training | None:
         """Go on to the next training that this run waits for; None where it has ended or failed."""
         try:
@@ -285,12 +297,11 @@ def _setting(experiment: Experiment) -> str:
 
 
 def _most_rows(size: int, device: torch.device, workers: int) -> int:
-    """Return how many clients of a model of that size fit in a worker's share of the memory at once."""
+    """Return how many clients of a model of that size fit in memory at once, on a GPU in a worker's share of it."""
+    space, copies = 4.0 * 2**30, COPIES
     if device.type == "cuda":
         free, whole = torch.cuda.mem_get_info(device)
         space, copies = min(free, whole / workers), COPIES + HELD
-    else:
-        space, copies = 4 * 2**30 / workers, COPIES
     return max(1, int(0.6 * space / (4 * copies * size)))
 
 
