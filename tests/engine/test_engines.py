@@ -320,6 +320,20 @@ def test_a_client_looks_at_no_more_batches_than_are_asked_for(make_problem, modu
         replace(asked, statistics=("loss_before",), looks=2)
 
 
+@pytest.mark.parametrize("module", ["relu stack", "not a stack"])
+def test_how_many_samples_are_looked_at_in_one_go_changes_nothing(make_problem, module):
+    problem = make_problem(MODULES[module](), small_federation((7, 300, 64, 129)))
+    work = Work(steps=1, epochs=None, batch_size=8, statistics=("batch_losses_before",))
+    found = []
+    for samples in (64, 400, 10**6):
+        engine = VectorisedEngine(problem)
+        engine._looked_at = samples
+        uploads, _ = engine.train(Rewards(start_of(problem), work), ClientStates(), 3)
+        found.append(uploads.statistics["batch_losses_before"])
+    for other in found[1:]:
+        assert torch.allclose(found[0], other, atol=1e-12, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn-cifar"])
 def test_a_mask_drawn_for_every_step_is_the_same_in_both_engines_and_covers_its_choices(make_problem, name):
     torch.manual_seed(3)

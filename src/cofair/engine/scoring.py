@@ -42,7 +42,7 @@ class Scorer:
         self._nested: tuple[_Seen, _Seen, Nested] | None = None
         self._thinned: dict[int, Scorer] = {}
         self._halves: tuple[Scorer, Scorer] | None = None
-        self._bytes_a_sample, self._output_bytes = _activation_bytes(problem.layout.prototype, samples.x[:1])
+        self._bytes_a_sample, self._output_bytes = activation_bytes(problem.layout.prototype, samples.x[:1])
 
     def score(self, parameters: Tensor, neuron_masks: Tensor | None = None, *, per_sample: bool = False) -> Scores:
         """Score rows (C, D), or one base (D,) under neuron masks (C, K), or rows under masks of their own."""
@@ -208,7 +208,7 @@ def _budget(device: torch.device) -> float:
     return _CPU_BUDGET
 
 
-def _activation_bytes(module: nn.Module, x: Tensor) -> tuple[int, int]:
+def activation_bytes(module: nn.Module, x: Tensor) -> tuple[int, int]:
     """Return how many bytes of layer outputs one sample needs, and how many of the model's own outputs."""
     sizes = [x.numel()]
     leaves = [part for part in module.modules() if not list(part.children())]

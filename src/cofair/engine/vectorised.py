@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,11 +16,13 @@ from cofair.engine.graphs import StepGraphs
 from cofair.engine.linear_stack import LinearStack
 from cofair.engine.optimisers import Adam, Named, Sgd, adam_memory
 from cofair.engine.problem import Problem, first_line
+from cofair.engine.scoring import activation_bytes
 from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses, look
 from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError
 
-_LOOKED_AT = 4096  # samples, where nothing is trained: a step for each batch of 64 would keep a GPU waiting
+_LOOKED_AT = 4096  # samples at once, where nothing is trained: a step for each batch of 64 takes longer
+_LOOKED_BYTES = 2**30  # of layers' outputs at once on a GPU, which waits between small steps
 _EXTRA = "extra "  # before the names of what a module is given beside its parameters
 Drawn = tuple[Tensor, Tensor]  # masks (n, W, K) and how many of them each client draws from (n,)
 
@@ -78,6 +81,14 @@ class VectorisedEngine:
                 self._look(rewards, busy, t, losses)
         return from_batch_losses(rewards.work.statistics, losses, federation.sizes)
 
+    @cached_property
+    def _looked_at(self) -> int:
+        """How many samples are looked at in one go."""
+        if self.problem.device.type == "cpu":
+            return _LOOKED_AT
+        each, _ = activation_bytes(self.problem.layout.prototype, self.problem.federation.test.x[:1])
+        return max(_LOOKED_AT, _LOOKED_BYTES // each)
+
     def _look(self, rewards: Rewards, busy: Tensor, t: int, losses: Tensor) -> None:
         """Write the mean loss of each batch of the clients' data into losses (N, S)."""
         federation, layout = self.problem.federation, self.problem.layout
@@ -92,7 +103,8 @@ class VectorisedEngine:
                 rows = rows * self.problem.neurons.parameter_mask(neuron_masks)
             named, extras = layout.views(rows), self.forward.mask_extras(neuron_masks)
             evaluate = vmap(self.forward.evaluate, randomness="different")
-        for steps in _joined(look(self.problem.table.select(order), rewards.work.looks, t, layout.dtype), _LOOKED_AT):
+        batches = look(self.problem.table.select(order), rewards.work.looks, t, layout.dtype)
+        for steps in _joined(batches, self._looked_at):
             n, first = steps[0].active, steps[0].number
             x, y = self.problem.table.samples(torch.cat([step.positions for step in steps], 1))
             if self.stack is not None:
