@@ -5,12 +5,14 @@
 
 Every cell is trained with every combination, on a seed that no table uses (100), with contributions measured on the
 validation set. Printed, best first for each cell: the best γ of a round, γ and the best client's accuracy over the last
-ten, and the best accuracy of any round. All are of rewards on the validation set.
+ten, and the best accuracy of any round. All are of rewards on the validation set. A star marks the choice: the fairest
+by its best round among those whose best accuracy is within a point of the highest.
 """
 
 import argparse
 import hashlib
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,8 @@ from cofair.runs.workers import run_jobs
 
 SEED = 100  # of no table
 LAST = 10
+WITHIN = 1.0  # points of accuracy
+Row = tuple[float, float, float, float, str]
 
 
 def main() -> None:
@@ -47,9 +51,17 @@ def main() -> None:
     for cell, pairs in found.items():
         print(f"\n{cell.data} {cell.scene} {cell.method}: {cell.metric} {cell.mean:g} published")
         print(f"{'best γ':>7} {'γ last':>7} {'max last':>8} {'max best':>8}  settings")
-        rows = [(*read(job), text) for text, job in pairs if not unfinished([job])]
-        for best, last, top_last, top, text in sorted(rows, reverse=True):
-            print(f"{best:7.1f} {last:7.1f} {top_last:8.1f} {top:8.1f}  {text}")
+        rows = sorted(((*read(job), text) for text, job in pairs if not unfinished([job])), reverse=True)
+        star = choice(rows)
+        for row in rows:
+            best, last, top_last, top, text = row
+            print(f"{best:7.1f} {last:7.1f} {top_last:8.1f} {top:8.1f}  {text}{' *' if row is star else ''}")
+
+
+def choice(rows: Sequence[Row]) -> Row | None:
+    """Return the fairest by its best round, of those whose best accuracy is within a point of the highest."""
+    highest = max((row[3] for row in rows), default=0.0)
+    return max((row for row in rows if row[3] >= highest - WITHIN), default=None)
 
 
 def read(job: Job) -> tuple[float, float, float, float]:

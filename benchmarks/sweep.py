@@ -4,10 +4,14 @@
     python -m benchmarks.sweep --device cuda --runs 50 --rounds 20 --precision tf32
 
 Scene pow, 10 clients, the MLP 3072-200-200-10, 15 local steps (FedRAC: 5), every fifth round and the last tested on
-10,000 images. A run-round is a round of one of the runs of a batch.
+10,000 images. A run-round is a round of one of the runs of a batch. With `--processes` so many such batches share the
+device, as `cofair sweep --workers` has it (on a GPU start NVIDIA's multi-process service first).
 """
 
 import argparse
+import re
+import subprocess
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -98,6 +102,19 @@ def one_by_one(method: str, pool: Pool, engine: str, given: argparse.Namespace, 
     raise ValueError("too few rounds")
 
 
+def side_by_side(method: str, given: argparse.Namespace) -> float:
+    """Return milliseconds of a run-round where several processes run such a batch each: all of them together."""
+    same = ["device", "precision", "runs", "rounds"]
+    own = [part for name in same for part in (f"--{name}", str(getattr(given, name)))]
+    command = [sys.executable, "-m", "benchmarks.sweep", "--methods", method, *own]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(given.processes)]
+    found = [re.search(r": ([\d.]+) ms", one.communicate()[0]) for one in running]
+    rates = [1 / float(match[1]) for match in found if match]
+    if len(rates) < given.processes:
+        raise SystemExit("One of the processes failed.")
+    return 1 / sum(rates)
+
+
 def _federation(pool: Pool) -> Any:
     from cofair.federation.build import federate
 
@@ -112,7 +129,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=20, help="a multiple of 5 above 10")
     parser.add_argument("--alone", action="store_true", help="also time one run by itself with each engine")
+    parser.add_argument("--processes", type=int, default=1, help="so many batches at once, each in its own process")
     given = parser.parse_args()
+    if given.processes > 1:
+        for method in given.methods.split(","):
+            milliseconds = side_by_side(method, given)
+            print(f"{method}: {milliseconds:.2f} ms a run-round, {given.processes} processes of {given.runs} runs each")
+        return
     sweep.Lockstep = Clocked  # type: ignore[attr-defined]
     with choose.arithmetic(given.precision):
         device = choose.device(given.device)

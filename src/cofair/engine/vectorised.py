@@ -94,7 +94,7 @@ class VectorisedEngine:
         federation, layout = self.problem.federation, self.problem.layout
         order = busy[longest_first(federation.sizes[busy], LOOK)]
         there = order.to(self.problem.device)
-        rows = rows_of(rewards.parameters, there)
+        rows = layout.new_rows(len(there), there.device).copy_(rows_of(rewards.parameters, there))
         neuron_masks = None if rewards.neuron_masks is None else rewards.neuron_masks[there]
         if self.stack is not None:
             unit_masks = self.stack.unit_masks(neuron_masks)

@@ -99,7 +99,7 @@ class CFFL(Method[CFFLState]):
             quota = reputation  # the original's layer-wise mode
         reward = self.parts(server, aggregate, quota * members, t)
         gained = reward - (own * members).to(updates)[:, None] * updates
-        download = (reward != 0).to(state.download).mean(1)
+        download = (reward != 0).sum(1).to(state.download) / reward.shape[1]
         return CFFLState(state.server + aggregate, kept + gained, reputation, members, download)
 
     def uploaded(self, server: Server, updates: Tensor) -> Tensor:

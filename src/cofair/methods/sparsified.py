@@ -53,7 +53,7 @@ class SparsifiedMethod(Method[OwnModels]):
         updates, aggregate = self.aggregated(server, state, uploads, t)
         reputation, shares = self.judge(server, state, uploads, updates, aggregate, t)
         reward = self.sparsified(server, aggregate, shares)
-        download = (reward != 0).to(state.download).mean(1)
+        download = (reward != 0).sum(1).to(state.download) / reward.shape[1]
         return replace(state, models=state.models + reward, reputation=reputation, download=download)
 
     def aggregated(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> tuple[Tensor, Tensor]:

@@ -35,4 +35,4 @@ def _kept(values: Tensor, counts: Tensor, rows: Tensor) -> Tensor:
     counts = counts.to(values.device).clamp(0, len(values))
     threshold = ranked[(counts - 1).clamp(min=0)]
     threshold = torch.where(counts > 0, threshold, torch.inf)
-    return rows.copy_(values * (size >= threshold[:, None]))
+    return torch.mul(values, size >= threshold[:, None], out=rows)

@@ -114,7 +114,7 @@ def going(
                 standing = standing.after_missing(missed, uploads.present)
                 state = method.faded(state, torch.where(missed, 1 - fade, 1.0))
         if server.evaluates(t) or t == last:
-            delivered = standing.kept(method.delivered(server, state))
+            delivered, tally = standing.kept(method.delivered(server, state)), tally.counted(server)
             reputation = method.reputation(state)
             accuracies = _tested(prepared.tester, delivered, server.clients, t)
             record = Record(

@@ -15,15 +15,38 @@ from cofair.methods.method import Server
 from cofair.runs.standing import Standing
 
 ALLOCATION_GROUPS = 512  # a history names at most so many neurons, or groups of neighbours
+_TOGETHER = 16  # trainings whose submodels are counted at once, at most: their masks are held till then
 Refusal = tuple[int, int, str]  # round, client, why
 
 
 @dataclass(frozen=True)
-class Tally:
-    """What a run counts: downloads from its start on, everything else since the last test."""
+class Handed:
+    """Submodels that went out for one training: which neurons (N, K), and to whom (N,), None being everybody.
 
-    downloaded: Tensor  # (N,) whole models
-    held: tuple[Tensor, ...] = ()  # one a training: which share of the clients held each neuron (K,)
+    `travels` is False where a method says itself what share of a model was downloaded.
+    """
+
+    masks: Tensor
+    participants: Tensor | None
+    travels: bool
+
+    def took_part(self) -> Tensor:
+        """Return who got one (N,), where the masks are."""
+        if self.participants is None:
+            return torch.ones(len(self.masks), dtype=torch.bool, device=self.masks.device)
+        return self.participants.to(self.masks.device)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a run counts: downloads from its start on, everything else since the last test.
+
+    Submodels wait in `handed` until several trainings' can be counted together: each is a few dozen small kernels.
+    """
+
+    downloaded: Tensor  # (N,) whole models, without those in `handed`
+    held: tuple[Tensor, ...] = ()  # which share of the clients held each neuron, a row a training (R, K)
+    handed: tuple[Handed, ...] = ()
     present: tuple[tuple[int, Tensor], ...] = ()  # one a training: its round, and whose upload counted (N,)
     refused: tuple[Refusal, ...] = ()
 
@@ -35,21 +58,44 @@ class Tally:
     def after(self, server: Server, rewards: Rewards, uploads: Uploads, t: int) -> "Tally":
         """Return the counts after one more training."""
         masks, own = rewards.neuron_masks, [(t, client, why) for client, why in sorted(uploads.refused.items())]
-        return Tally(
-            self.downloaded + _download(server, rewards),
-            self.held if masks is None else (*self.held, _share_of_holders(masks, rewards.participants)),
-            self.present if rewards.work.phase in STAYS else (*self.present, (t, uploads.present)),
-            (*self.refused, *own),
+        submodels = masks is not None and server.neurons is not None and rewards.download is None
+        handed = self.handed if masks is None else (*self.handed, Handed(masks, rewards.participants, submodels))
+        counts = replace(
+            self,
+            downloaded=self.downloaded if submodels else self.downloaded + _download(server, rewards),
+            handed=handed,
+            present=self.present if rewards.work.phase in STAYS else (*self.present, (t, uploads.present)),
+            refused=(*self.refused, *own),
         )
+        return counts.counted(server) if len(handed) == _TOGETHER else counts
+
+    def counted(self, server: Server) -> "Tally":
+        """Return the counts with no submodels waiting."""
+        if not self.handed:
+            return self
+        masks = torch.stack([own.masks.bool() for own in self.handed])  # (R, N, K)
+        to = torch.stack([own.took_part() for own in self.handed])  # (R, N)
+        number = to.sum(1, keepdim=True).clamp(min=1)
+        share = (masks & to[..., None]).sum(1) / number
+        downloaded = self.downloaded
+        if server.neurons is not None and any(own.travels for own in self.handed):
+            kept = server.neurons.kept_count(masks.flatten(0, 1)).view(to.shape).double() / server.layout.size
+            travels = torch.tensor([[own.travels] for own in self.handed], device=to.device)
+            downloaded = downloaded + (kept * (to & travels)).sum(0).to(downloaded.device)
+        return replace(self, downloaded=downloaded, held=(*self.held, share), handed=())
 
     def with_newcomers(self, clients: int) -> "Tally":
         """Return the counts with zeros for newcomers."""
         new = clients - len(self.downloaded)
-        present = tuple((t, torch.cat([was, was.new_zeros(new)])) for t, was in self.present)
-        return replace(self, downloaded=torch.cat([self.downloaded, self.downloaded.new_zeros(new)]), present=present)
+        present = tuple((t, _longer(was, new)) for t, was in self.present)
+        handed = tuple(
+            replace(own, masks=_longer(own.masks, new), participants=_longer(own.took_part(), new))
+            for own in self.handed
+        )
+        return replace(self, downloaded=_longer(self.downloaded, new), handed=handed, present=present)
 
     def tested(self) -> "Tally":
-        """Return the counts after a test."""
+        """Return the counts after a test, for which everything was counted."""
         return Tally(self.downloaded)
 
     def took_part(self, clients: int) -> list[int]:
@@ -67,7 +113,7 @@ class Tally:
         """Return the mean of trainings' shares of holders, in groups of neighbours where there are many neurons."""
         if not self.held:
             return None
-        mean = torch.stack(self.held).mean(0).double().cpu().numpy()
+        mean = torch.cat(self.held).mean(0).double().cpu().numpy()
         starts = range(0, len(mean), math.ceil(len(mean) / ALLOCATION_GROUPS))
         counts = np.diff([*starts, len(mean)])
         groups: list[float] = (np.add.reduceat(mean, starts) / counts).round(4).tolist()
@@ -103,21 +149,14 @@ class Stopwatch:
 
 
 def _download(server: Server, rewards: Rewards) -> Tensor:
-    """Return the share of a whole model that travels to each client; stays where the model is."""
+    """Return the share of a whole model that travels to each client (N,), but for submodels; on the model's device."""
     device = server.initial.device
     if rewards.download is not None:
         return rewards.download.to(device, torch.float64)
     share = torch.ones(server.clients, dtype=torch.float64, device=device)
-    if rewards.neuron_masks is not None and server.neurons is not None:
-        share = server.neurons.kept_count(rewards.neuron_masks).double() / server.layout.size
-    if rewards.participants is not None:
-        share = share * rewards.participants.to(device)
-    return share
+    return share if rewards.participants is None else share * rewards.participants.to(device)
 
 
-def _share_of_holders(masks: Tensor, participants: Tensor | None) -> Tensor:
-    """Return which share of the clients that take part holds each neuron (K,)."""
-    taking_part = masks if participants is None else masks[participants]
-    return (
-        taking_part.to(torch.float32).mean(0) if len(taking_part) else torch.zeros_like(masks[0], dtype=torch.float32)
-    )
+def _longer(values: Tensor, new: int) -> Tensor:
+    """Return values, one a client (N, ...), with zeros for so many newcomers."""
+    return torch.cat([values, values.new_zeros(new, *values.shape[1:])])
