@@ -1,15 +1,20 @@
+import copy
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from cofair.engine import scoring
+from cofair.engine.layout import Layout
+from cofair.engine.linear_stack import LinearStack
 from cofair.engine.scoring import Scorer
 from cofair.errors import UsageError
 from cofair.federation.federation import Samples
 from cofair.models import build
 from cofair.neurons.importance import by_removal
-from cofair.neurons.map import NeuronLayer
+from cofair.neurons.map import NeuronLayer, NeuronMap
 from cofair.neurons.submodels import nesting, prefix_masks
 from tests.conftest import small_federation
 
@@ -253,3 +258,27 @@ def test_a_module_that_cannot_be_batched_is_scored_one_by_one(make_problem, devi
     rows = torch.stack([row, 2 * row])
     assert scorer.score(rows).loss.tolist() == pytest.approx(plain_scores(problem, rows)[0], abs=1e-10)
     assert set(scorer.candidates._ways.values()) == {None}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("sizes", [(20, 13, 10, 7), (784, 200, 200, 62), (300, 30, 10)])
+@pytest.mark.parametrize("rectified", [True, False])
+def test_layers_of_any_width_are_computed_as_in_float64(device, sizes, rectified):
+    torch.manual_seed(0)
+    parts = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU() if rectified else nn.Tanh())]
+    module, x = nn.Sequential(*parts[:-1]), torch.randn(70, sizes[0])
+    rows = torch.stack([Layout(module).row(module)] * 5)
+    rows += 0.02 * torch.randn(rows.shape)
+    masks = torch.rand(5, sum(sizes[1:-1])) < 0.6
+    here, exact = _stack(module), _stack(copy.deepcopy(module).double())
+    for given, kept in [(rows[0], None), (rows[0], masks), (rows, None), (rows, masks)]:
+        there = None if kept is None else kept.to(device)
+        found = here.outputs(given.to(device), x.to(device), there).cpu().double()
+        expected = exact.outputs(given.double(), x.double(), kept)
+        assert found.shape == expected.shape
+        assert float((found - expected).norm() / expected.norm()) < 1e-5
+
+
+def _stack(module):
+    layout = Layout(module)
+    return LinearStack.of(layout, NeuronMap.of(module, layout))

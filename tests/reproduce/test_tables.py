@@ -129,3 +129,18 @@ def test_figure_1_of_cgsv_has_the_clean_errors():
         assert 0.006 < found[clients, "l1", True] < 0.014
     for clients in range(6, 11):
         assert 0.02 < found[clients, "l1", False] < 0.08
+
+
+def test_cells_that_reach_the_published_mean_less_its_deviation_are_counted_by_method():
+    def line(method, mean, std, value):
+        own = Number("fairness_pearson_x100", "CIFAR10", 10, "POW", method, mean, std)
+        return measured.Line(own, {"best": None if value is None else measured.Value(value, None, 1)})
+
+    lines = [
+        line("a", 90.0, 1.0, 89.0),  # just reached
+        line("a", 90.0, 1.0, 88.9),
+        line("a", 90.0, 1.0, None),  # not finished
+        line("b", 90.0, None, 95.0),  # nothing to compare with
+        line("c", 90.0, 0.5, 99.0),
+    ]
+    assert measured.reached(lines, "best") == {"a": (1, 2), "c": (1, 1)}

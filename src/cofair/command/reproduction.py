@@ -136,6 +136,9 @@ def print_reproduction(
     if done:
         gaps = [abs(line.difference(rules[0]) or 0.0) for line in done]
         print(f"{len(done)} of {len(lines)} cells measured; median gap by '{rules[0]}' {np.median(gaps):.3g}.")
+    if counts := measured.reached(lines, rules[0]):
+        told = ", ".join(f"{method} {good} of {count}" for method, (good, count) in counts.items())
+        print(f"At least the published mean less one standard deviation by '{rules[0]}': {told}.")
 
 
 def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:

@@ -42,6 +42,20 @@ class Line:
         return None if value is None else value.mean - self.published.mean
 
 
+def reached(lines: Sequence[Line], rule: str) -> dict[str, tuple[int, int]]:
+    """Return by method in how many cells the measured mean is at least the published one less its standard deviation.
+
+    Beside it stands of how many: cells with a published standard deviation and a finished run.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for line in lines:
+        own, value = line.published, line.measured[rule]
+        if value is not None and own.std is not None:
+            good, count = found.get(own.method, (0, 0))
+            found[own.method] = good + (value.mean >= own.mean - own.std), count + 1
+    return found
+
+
 def job(paper: str, cell: Number, seed: int, out: Path, changes: Sequence[str]) -> Job:
     """Return the run behind a cell and a seed; tables of one paper share their runs' folders."""
     own = behind(paper, cell)
