@@ -156,7 +156,7 @@ def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:
         places.setdefault(where, {})[own.method] = f"{_published(own.mean)} → {' / '.join(measured)}"
     rows = ["| " + " | ".join(["cell", *methods]) + " |", "| " + " | ".join(["---"] * (len(methods) + 1)) + " |"]
     for (data, scene, metric), cells in places.items():
-        name = f"{metric}{data} {scene}"
+        name = f"{metric}{data} {scene}".strip()
         rows.append("| " + " | ".join([name, *[cells.get(method, "") for method in methods]]) + " |")
     return "\n".join(row.replace("|r", "\\|r").replace("|q", "\\|q") for row in rows)
 
