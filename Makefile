@@ -38,11 +38,13 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.sweep --alone
 	$(BIN)/python -m benchmarks.flower
 
-# on a machine with a GPU: a step against the GPU's own rate, run-rounds of each method, and the papers' tables whole
+# on a machine with a GPU: a step against the GPU's own rate, run-rounds of each method, and the papers' tables whole; where several
+# processes share it, start NVIDIA's multi-process service first (nvidia-cuda-mps-control -d)
 bench-gpu: $(READY)
 	$(BIN)/python -m benchmarks.training --device cuda --precision tf32 --model mlp --clients 10 100 750
 	$(BIN)/python -m benchmarks.training --device cuda --precision tf32 --model cnn cnn-mnist resnet --clients 10 40
 	$(BIN)/python -m benchmarks.sweep --device cuda --precision tf32 --runs 20 --alone
+	$(BIN)/python -m benchmarks.sweep --device cuda --precision tf32 --runs 8 --rounds 60 --processes 15 --methods fedrac
 	for table in fedsac-table2 fedrac-table2; do \
 	    $(BIN)/cofair reproduce $$table --device cuda --precision tf32 --workers 14 --out bench-gpu || exit 1; \
 	done
@@ -53,6 +55,7 @@ bench-gpu: $(READY)
 	for large in cgsv-table1:mr cgsv-table1:sst fedave-table3:emnist-letters; do \
 	    $(BIN)/cofair reproduce $${large%:*} --cells $${large#*:} --device cuda --precision tf32 --workers 2 --out bench-gpu || exit 1; \
 	done
+	$(BIN)/cofair reproduce cgsv-table3 --device cuda --precision tf32
 
 # known vulnerabilities of the versions that `make` installs; PyPI must be reachable, and no answer is a failure
 audit:
