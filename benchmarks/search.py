@@ -14,6 +14,7 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,16 @@ from cofair.runs.workers import run_jobs
 SEED = 100  # of no table
 LAST = 10
 WITHIN = 1.0  # points of accuracy
-Row = tuple[float, float, float, float, str]
+
+
+class Row(NamedTuple):
+    """What a combination of settings gives, on the validation set."""
+
+    best: float  # γ of a round
+    last: float  # γ over the last rounds
+    top_last: float  # accuracy of the best client over the last rounds
+    top: float  # the best accuracy of a client in any round
+    settings: str
 
 
 def main() -> None:
@@ -51,17 +61,18 @@ def main() -> None:
     for cell, pairs in found.items():
         print(f"\n{cell.data} {cell.scene} {cell.method}: {cell.metric} {cell.mean:g} published")
         print(f"{'best γ':>7} {'γ last':>7} {'max last':>8} {'max best':>8}  settings")
-        rows = sorted(((*read(job), text) for text, job in pairs if not unfinished([job])), reverse=True)
+        rows = sorted((Row(*read(job), text) for text, job in pairs if not unfinished([job])), reverse=True)
         star = choice(rows)
         for row in rows:
-            best, last, top_last, top, text = row
-            print(f"{best:7.1f} {last:7.1f} {top_last:8.1f} {top:8.1f}  {text}{' *' if row is star else ''}")
+            numbers = f"{row.best:7.1f} {row.last:7.1f} {row.top_last:8.1f} {row.top:8.1f}"
+            print(f"{numbers}  {row.settings}{' *' if row is star else ''}")
 
 
 def choice(rows: Sequence[Row]) -> Row | None:
     """Return the fairest by its best round, of those whose best accuracy is within a point of the highest."""
-    highest = max((row[3] for row in rows), default=0.0)
-    return max((row for row in rows if row[3] >= highest - WITHIN), default=None)
+    highest = max((row.top for row in rows), default=0.0)
+    accurate = [row for row in rows if row.top >= highest - WITHIN and not np.isnan(row.best)]
+    return max(accurate, key=lambda row: row.best, default=None)
 
 
 def read(job: Job) -> tuple[float, float, float, float]:

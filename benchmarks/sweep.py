@@ -5,7 +5,8 @@
 
 Scene pow, 10 clients, the MLP 3072-200-200-10, 15 local steps (FedRAC: 5), every fifth round and the last tested on
 10,000 images. A run-round is a round of one of the runs of a batch. With `--processes` so many such batches share the
-device, as `cofair sweep --workers` has it (on a GPU start NVIDIA's multi-process service first).
+device, as `cofair sweep --workers` has it (on a GPU start NVIDIA's multi-process service first). Each measures itself,
+and they do not begin and end at the same moment: the time is a little too good.
 """
 
 import argparse
@@ -131,6 +132,8 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="also time one run by itself with each engine")
     parser.add_argument("--processes", type=int, default=1, help="so many batches at once, each in its own process")
     given = parser.parse_args()
+    if given.processes > 1 and given.alone:
+        parser.error("--alone goes with one process")
     if given.processes > 1:
         for method in given.methods.split(","):
             milliseconds = side_by_side(method, given)

@@ -262,10 +262,10 @@ def test_a_module_that_cannot_be_batched_is_scored_one_by_one(make_problem, devi
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("sizes", [(20, 13, 10, 7), (784, 200, 200, 62), (300, 30, 10)])
-@pytest.mark.parametrize("rectified", [True, False])
-def test_layers_of_any_width_are_computed_as_in_float64(device, sizes, rectified):
+@pytest.mark.parametrize("bias", [True, False])
+def test_layers_of_any_width_are_computed_as_in_float64(device, sizes, bias):
     torch.manual_seed(0)
-    parts = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU() if rectified else nn.Tanh())]
+    parts = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b, bias=bias), nn.ReLU())]
     module, x = nn.Sequential(*parts[:-1]), torch.randn(70, sizes[0])
     rows = torch.stack([Layout(module).row(module)] * 5)
     rows += 0.02 * torch.randn(rows.shape)
@@ -282,3 +282,14 @@ def test_layers_of_any_width_are_computed_as_in_float64(device, sizes, rectified
 def _stack(module):
     layout = Layout(module)
     return LinearStack.of(layout, NeuronMap.of(module, layout))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_number_that_is_not_finite_reaches_the_loss(make_problem, device):
+    problem = make_problem(MODULES["mlp"](), small_federation(shape=(1, 8, 8)))
+    row = problem.layout.row(problem.layout.prototype).clone()
+    row[0] = torch.nan  # a weight of the first layer: what a model that diverged is told by
+    assert not torch.isfinite(_stack(problem.layout.prototype).outputs(row, problem.federation.test.x, None)).all()
+    module = copy.deepcopy(problem.layout.prototype).float()
+    found = _stack(module).outputs(row.float().to(device), problem.federation.test.x.float().to(device), None)
+    assert not torch.isfinite(found).all()

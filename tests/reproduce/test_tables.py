@@ -132,8 +132,8 @@ def test_figure_1_of_cgsv_has_the_clean_errors():
 
 
 def test_cells_that_reach_the_published_mean_less_its_deviation_are_counted_by_method():
-    def line(method, mean, std, value):
-        own = Number("fairness_pearson_x100", "CIFAR10", 10, "POW", method, mean, std)
+    def line(method, mean, std, value, metric="fairness_pearson_x100"):
+        own = Number(metric, "CIFAR10", 10, "POW", method, mean, std)
         return measured.Line(own, {"best": None if value is None else measured.Value(value, None, 1)})
 
     lines = [
@@ -142,5 +142,6 @@ def test_cells_that_reach_the_published_mean_less_its_deviation_are_counted_by_m
         line("a", 90.0, 1.0, None),  # not finished
         line("b", 90.0, None, 95.0),  # nothing to compare with
         line("c", 90.0, 0.5, 99.0),
+        line("d", 0.01, 0.001, 0.05, "l1diff_vs_exact"),  # an error: more of it is nothing to count
     ]
     assert measured.reached(lines, "best") == {"a": (1, 2), "c": (1, 1)}

@@ -7,6 +7,7 @@ import torch
 
 from cofair.engine.exchange import Rewards, Uploads
 from cofair.runs.position import Tally
+from cofair.runs.tensor_file import TensorFile, write
 
 
 def rounds(server, count):
@@ -22,7 +23,7 @@ def everybody(server):
     return Uploads(torch.zeros(3, server.layout.size), torch.ones(3, dtype=torch.bool), torch.tensor([1, 1, 1]))
 
 
-@pytest.mark.parametrize("count", [1, 5, 16, 40])
+@pytest.mark.parametrize("count", [1, 5, 8, 40])
 def test_submodels_counted_together_count_as_one_by_one(make_server, count):
     server = make_server([0.2, 0.5, 0.9])
     tally, downloaded, held = Tally.empty(server), torch.zeros(3, dtype=torch.float64), []
@@ -44,7 +45,7 @@ def test_no_more_than_a_few_trainings_wait(make_server):
     tally = Tally.empty(server)
     for t, rewards in rounds(server, 100):
         tally = tally.after(server, rewards, everybody(server), t)
-        assert len(tally.handed) < 16
+        assert len(tally.handed) < 8
 
 
 def test_newcomers_have_downloaded_nothing_of_what_waits(make_server):
@@ -65,3 +66,14 @@ def test_a_download_that_the_method_tells_counts_as_told(make_server):
     tally = Tally.empty(server).after(server, replace(rewards, download=told), everybody(server), t).counted(server)
     assert torch.equal(tally.downloaded, told)
     assert tally.allocation() is not None
+
+
+def test_what_waits_is_kept_by_a_checkpoint(make_server, tmp_path):
+    server = make_server([0.2, 0.5, 0.9])
+    tally = Tally.empty(server)
+    for t, rewards in rounds(server, 11):  # some counted, some not, with and without participants
+        tally = tally.after(server, rewards, everybody(server), t)
+    write(tmp_path / "tally", {}, tally)
+    again = TensorFile(tmp_path / "tally").value(Tally, torch.device("cpu")).counted(server)
+    assert torch.equal(again.downloaded, tally.counted(server).downloaded)
+    assert again.allocation() == tally.counted(server).allocation()

@@ -31,9 +31,7 @@ _ACTIVATIONS: dict[type[nn.Module], Activation] = {
     nn.Tanh: Activation(torch.tanh_, lambda h: 1 - h * h),
     nn.Sigmoid: Activation(torch.sigmoid_, lambda h: h * (1 - h)),
 }
-
-
-_ALIGNED = 4  # numbers that a GPU's matrix units read at once
+_ALIGNED = 4  # float32 numbers, 16 bytes: rows that are no multiple of them are kept from a GPU's tensor cores
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,9 @@ class LinearStack:
                 weight, mask = weight * mask, None
             if mask is not None:
                 value = value * mask  # broadcasts one base to its candidates
-            value = _applied(weight, bias, value, layer.activation)
+            value = _applied(weight, bias, value)
+            if layer.activation is not None:
+                value = layer.activation.function(value)
             mask = own
         return value if value.dim() == 3 else value[None]
 
@@ -179,41 +179,29 @@ class LinearStack:
                 views[layer.bias].add_(change)
 
 
-def _applied(weight: Tensor, bias: Tensor | None, value: Tensor, activation: Activation | None) -> Tensor:
-    """Return a layer of all candidates, or of one for all, on values (n, inputs), or (C, n, inputs)."""
+def _applied(weight: Tensor, bias: Tensor | None, value: Tensor) -> Tensor:
+    """Return a linear layer of all candidates, or of one for all, on values (n, inputs), or (C, n, inputs)."""
     outputs = weight.shape[-2]
-    if weight.is_cuda and (narrow := -outputs % _ALIGNED):  # tensor cores take rows of whole 16 bytes only
-        weight = F.pad(weight, (0, 0, 0, narrow))
-        bias = None if bias is None else F.pad(bias, (0, narrow))
-    found = _padded(weight, bias, value, activation)
-    return found if found.shape[-1] == outputs else found[..., :outputs]
+    if weight.is_cuda and (missing := -outputs % _ALIGNED):
+        weight = F.pad(weight, (0, 0, 0, missing))
+        bias = None if bias is None else F.pad(bias, (0, missing))
+    return _linear(weight, bias, value)[..., :outputs]
 
 
-def _padded(weight: Tensor, bias: Tensor | None, value: Tensor, activation: Activation | None) -> Tensor:
-    """Return the same, whatever is fastest where outputs fit."""
-    act = (lambda z: z) if activation is None else activation.function
+def _linear(weight: Tensor, bias: Tensor | None, value: Tensor) -> Tensor:
+    """Return the same for any number of outputs, fastest where they are aligned."""
     if weight.dim() == 2:
-        return _product(weight, bias, value, activation) if value.dim() == 2 else act(F.linear(value, weight, bias))
+        return F.linear(value, weight, bias)
     candidates, outputs = weight.shape[:2]
     if value.dim() == 2:  # the same values for all candidates: one matrix product
         if bias is not None:
             bias = bias.expand(candidates, outputs).flatten()
-        joint = _product(weight.flatten(0, 1), bias, value, activation)
-        return joint.view(len(value), candidates, outputs).transpose(0, 1)
+        return F.linear(value, weight.flatten(0, 1), bias).view(len(value), candidates, outputs).transpose(0, 1)
     if weight.is_cuda and weight.stride(0) % _ALIGNED:  # rows of parameters that lie one directly behind the other
         weight = weight.contiguous()
     if bias is None:
-        return act(torch.bmm(value, weight.transpose(1, 2)))
-    return act(torch.baddbmm(bias if bias.dim() == 1 else bias[:, None, :], value, weight.transpose(1, 2)))
-
-
-def _product(weight: Tensor, bias: Tensor | None, value: Tensor, activation: Activation | None) -> Tensor:
-    """Return one layer on values (n, inputs); a GPU takes the maximum with 0 while it writes the product."""
-    rectified = activation is _ACTIVATIONS[nn.ReLU]
-    if rectified and weight.is_cuda and weight.dtype is torch.float32 and bias is not None:
-        return torch._addmm_activation(bias, value, weight.t())
-    found = F.linear(value, weight, bias)
-    return found if activation is None else activation.function(found)
+        return torch.bmm(value, weight.transpose(1, 2))
+    return torch.baddbmm(bias if bias.dim() == 1 else bias[:, None, :], value, weight.transpose(1, 2))
 
 
 def has_hooks(module: nn.Module) -> bool:

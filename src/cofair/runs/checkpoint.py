@@ -16,7 +16,7 @@ from cofair.runs.folder import CHECKPOINT, PREVIOUS, told
 from cofair.runs.position import Position
 from cofair.runs.tensor_file import TensorFile
 
-FORMAT = 1  # of a checkpoint
+FORMAT = 2  # of a checkpoint
 SECONDS = 10.0  # between two checkpoints by time
 SHARE = 1 / 50  # of the time, at most, goes into checkpoints by time
 RATE = 200e6  # bytes a second that are hashed and written, until that has been measured

@@ -15,7 +15,7 @@ from cofair.methods.method import Server
 from cofair.runs.standing import Standing
 
 ALLOCATION_GROUPS = 512  # a history names at most so many neurons, or groups of neighbours
-_TOGETHER = 16  # trainings whose submodels are counted at once, at most: their masks are held till then
+_TOGETHER = 8  # trainings whose submodels are counted at once, at most: their masks are held till then
 Refusal = tuple[int, int, str]  # round, client, why
 
 
@@ -23,14 +23,14 @@ Refusal = tuple[int, int, str]  # round, client, why
 class Handed:
     """Submodels that went out for one training: which neurons (N, K), and to whom (N,), None being everybody.
 
-    `travels` is False where a method says itself what share of a model was downloaded.
+    They count as downloads unless the method says itself what share of a model was downloaded.
     """
 
     masks: Tensor
     participants: Tensor | None
-    travels: bool
+    counts_as_download: bool
 
-    def took_part(self) -> Tensor:
+    def receivers(self) -> Tensor:
         """Return who got one (N,), where the masks are."""
         if self.participants is None:
             return torch.ones(len(self.masks), dtype=torch.bool, device=self.masks.device)
@@ -58,11 +58,11 @@ class Tally:
     def after(self, server: Server, rewards: Rewards, uploads: Uploads, t: int) -> "Tally":
         """Return the counts after one more training."""
         masks, own = rewards.neuron_masks, [(t, client, why) for client, why in sorted(uploads.refused.items())]
-        submodels = masks is not None and server.neurons is not None and rewards.download is None
-        handed = self.handed if masks is None else (*self.handed, Handed(masks, rewards.participants, submodels))
+        counts_later = masks is not None and server.neurons is not None and rewards.download is None
+        handed = self.handed if masks is None else (*self.handed, Handed(masks, rewards.participants, counts_later))
         counts = replace(
             self,
-            downloaded=self.downloaded if submodels else self.downloaded + _download(server, rewards),
+            downloaded=self.downloaded if counts_later else self.downloaded + _download(server, rewards),
             handed=handed,
             present=self.present if rewards.work.phase in STAYS else (*self.present, (t, uploads.present)),
             refused=(*self.refused, *own),
@@ -74,14 +74,14 @@ class Tally:
         if not self.handed:
             return self
         masks = torch.stack([own.masks.bool() for own in self.handed])  # (R, N, K)
-        to = torch.stack([own.took_part() for own in self.handed])  # (R, N)
+        to = torch.stack([own.receivers() for own in self.handed])  # (R, N)
         number = to.sum(1, keepdim=True).clamp(min=1)
         share = (masks & to[..., None]).sum(1) / number
         downloaded = self.downloaded
-        if server.neurons is not None and any(own.travels for own in self.handed):
+        if server.neurons is not None and any(own.counts_as_download for own in self.handed):
             kept = server.neurons.kept_count(masks.flatten(0, 1)).view(to.shape).double() / server.layout.size
-            travels = torch.tensor([[own.travels] for own in self.handed], device=to.device)
-            downloaded = downloaded + (kept * (to & travels)).sum(0).to(downloaded.device)
+            counts = torch.tensor([[own.counts_as_download] for own in self.handed], device=to.device)
+            downloaded = downloaded + (kept * (to & counts)).sum(0).to(downloaded.device)
         return replace(self, downloaded=downloaded, held=(*self.held, share), handed=())
 
     def with_newcomers(self, clients: int) -> "Tally":
@@ -89,13 +89,14 @@ class Tally:
         new = clients - len(self.downloaded)
         present = tuple((t, _longer(was, new)) for t, was in self.present)
         handed = tuple(
-            replace(own, masks=_longer(own.masks, new), participants=_longer(own.took_part(), new))
+            replace(own, masks=_longer(own.masks, new), participants=_longer(own.receivers(), new))
             for own in self.handed
         )
         return replace(self, downloaded=_longer(self.downloaded, new), handed=handed, present=present)
 
     def tested(self) -> "Tally":
         """Return the counts after a test, for which everything was counted."""
+        assert not self.handed
         return Tally(self.downloaded)
 
     def took_part(self, clients: int) -> list[int]:
