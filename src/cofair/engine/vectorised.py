@@ -97,7 +97,7 @@ class VectorisedEngine:
         rows = rows_of(rewards.parameters, there)
         neuron_masks = None if rewards.neuron_masks is None else rewards.neuron_masks[there]
         if self.stack is not None:
-            if rows.is_cuda:  # aligned, products of matrices take half the time
+            if rows.is_cuda:  # tensor cores take rows that are aligned
                 rows = layout.new_rows(len(rows), rows.device).copy_(rows)
             unit_masks = self.stack.unit_masks(neuron_masks)
         else:
