@@ -45,7 +45,7 @@ bench-gpu: $(READY)
 	$(BIN)/python -m benchmarks.training --device cuda --precision tf32 --model cnn cnn-mnist resnet --clients 10 40
 	$(BIN)/python -m benchmarks.sweep --device cuda --precision tf32 --runs 20 --alone
 	$(BIN)/python -m benchmarks.sweep --device cuda --precision tf32 --runs 8 --rounds 60 --processes 15 --methods fedrac
-	for table in fedsac-table2 fedrac-table2; do \
+	for table in fedsac-table2 fedsac-table4 fedsac-table7 fedrac-table2 fedrac-table5; do \
 	    $(BIN)/cofair reproduce $$table --device cuda --precision tf32 --workers 14 --out bench-gpu || exit 1; \
 	done
 	for cells in mnist cifar10; do for table in cgsv-table1 fedave-table3; do \
@@ -55,6 +55,7 @@ bench-gpu: $(READY)
 	for large in cgsv-table1:mr cgsv-table1:sst fedave-table3:emnist-letters; do \
 	    $(BIN)/cofair reproduce $${large%:*} --cells $${large#*:} --device cuda --precision tf32 --workers 2 --out bench-gpu || exit 1; \
 	done
+	$(BIN)/cofair reproduce fedave-table4 --device cuda --precision tf32 --workers 5 --out bench-gpu
 	$(BIN)/cofair reproduce cgsv-table3 --device cuda --precision tf32
 
 # known vulnerabilities of the versions that `make` installs; PyPI must be reachable, and no answer is a failure
