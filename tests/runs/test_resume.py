@@ -352,7 +352,7 @@ def test_checkpoints_by_time_cost_at_most_their_share(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("cofair.runs.checkpoint.time.monotonic", lambda: now[0])
     kept = []
-    monkeypatch.setattr("cofair.runs.checkpoint._settle", lambda folder: kept.append(now[0]))
+    monkeypatch.setattr("cofair.runs.checkpoint.settle", lambda folder: kept.append(now[0]))
 
     def slow(path, facts, value):
         now[0] += 1.0

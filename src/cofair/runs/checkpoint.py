@@ -4,7 +4,6 @@ The last two are kept. A new one is written beside them, waits until the disk ha
 that at every moment at least one is whole. Nothing random is stored: randomness is addressed by round.
 """
 
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from cofair.errors import RunError
 from cofair.runs import tensor_file
-from cofair.runs.folder import CHECKPOINT, PREVIOUS, told
+from cofair.runs.folder import CHECKPOINT, PREVIOUS, settle, told
 from cofair.runs.position import Position
 from cofair.runs.tensor_file import TensorFile
 
@@ -57,7 +56,7 @@ class Checkpoints:
                 if path.exists():
                     path.replace(self._folder / PREVIOUS)
                 temporary.replace(path)
-                _settle(self._folder)
+                settle(self._folder)
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
@@ -94,15 +93,3 @@ def _read(path: Path) -> TensorFile:
     if found.facts.get("format") != FORMAT:
         raise RunError(f"{path} has format {found.facts.get('format')!r}, which this version of cofair cannot read.")
     return found
-
-
-def _settle(folder: Path) -> None:
-    """Wait until the disk has the names, too, where folders can be opened for that."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except PermissionError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

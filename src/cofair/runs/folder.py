@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,12 +52,23 @@ class RunFolder:
     def begin(self, experiment_toml: str, facts: dict[str, Any]) -> None:
         """Make the folder, clear an earlier run, and write what is known before the first round."""
         with told(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             for name in FILES:
                 (self.path / name).unlink(missing_ok=True)
         self.tidy()
         self.history, self.ledger = AppendOnly(self.history.path), AppendOnly(self.ledger.path)
         self._write("experiment.toml", experiment_toml)
+        self._write("run.json", json.dumps(facts, indent=1) + "\n")
+
+    def begin_again(self, facts: dict[str, Any], first_line: str) -> None:
+        """Clear what an earlier process wrote, except for the settings and the first line of the ledger."""
+        with told(self.path):
+            for name in FILES:
+                if name not in ("experiment.toml", "run.json", "ledger.jsonl"):
+                    (self.path / name).unlink(missing_ok=True)
+        self.history = AppendOnly(self.history.path)
+        encoded = f"{first_line}\n".encode()
+        self.ledger.cut({"bytes": len(encoded), "sha256": hashlib.sha256(encoded).hexdigest()})
         self._write("run.json", json.dumps(facts, indent=1) + "\n")
 
     def tidy(self) -> None:
@@ -70,6 +81,11 @@ class RunFolder:
         """Append a tested round to the history."""
         self.history.append(record.to_json())
 
+    def sync(self) -> None:
+        """Wait until the disk has all of the ledger and of the history."""
+        self.ledger.sync()
+        self.history.sync()
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary of a complete run."""
         self._write("summary.json", json.dumps(summary, indent=1) + "\n")
@@ -79,27 +95,40 @@ class RunFolder:
 
 
 class AppendOnly:
-    """A file of lines that only grows, and what it has come to: its length, and the hash of all that is in it."""
+    """A file of lines that only grows, and what it has come to: its length, and the hash of all that is in it.
+
+    A line may be lost with the power until `sync`, which therefore comes before anybody is told of the line.
+    """
 
     def __init__(self, path: Path) -> None:
         """Begin with a file that does not exist."""
         self.path = path
         self._bytes, self._sha = 0, hashlib.sha256()
+        self._waiting = self._unnamed = False  # for the disk: lines, and the file's name in its folder
 
     def append(self, line: str) -> None:
         """Add a line."""
         encoded = f"{line}\n".encode()
+        self._waiting, self._unnamed = True, self._unnamed or not self._bytes
         with told(self.path.parent), self.path.open("ab") as file:
             file.write(encoded)
         self._bytes += len(encoded)
         self._sha.update(encoded)
 
+    def sync(self) -> None:
+        """Wait until the disk has every line."""
+        if not self._waiting:
+            return
+        with told(self.path.parent):
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+            if self._unnamed:
+                settle(self.path.parent)
+        self._waiting = self._unnamed = False
+
     def mark(self) -> dict[str, Any]:
         """Return what it has come to, once the disk has it."""
-        with told(self.path.parent):
-            if self._bytes:
-                with self.path.open("rb") as file:
-                    os.fsync(file.fileno())
+        self.sync()
         return {"bytes": self._bytes, "sha256": self._sha.hexdigest()}
 
     def cut(self, mark: Mapping[str, Any]) -> None:
@@ -115,7 +144,8 @@ class AppendOnly:
         if len(kept) < mark["bytes"] or sha.hexdigest() != mark["sha256"]:
             raise RunError(f"{self.path} was cut off or altered since the checkpoint, so the run cannot go on from it.")
         with told(self.path.parent):
-            if self.path.exists():
+            self._waiting = self._unnamed = self.path.exists()
+            if self._waiting:
                 os.truncate(self.path, len(kept))
         self._bytes, self._sha = len(kept), sha
 
@@ -132,19 +162,44 @@ def refuse_earlier(path: Path, files: Sequence[str], overwrite: bool, allowed_by
             raise PermissionError(errno.EACCES, "permission denied")
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, and wait until the disk has their names."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in new:
+        settle(folder.parent)
+
+
+def settle(folder: Path) -> None:
+    """Wait until the disk has the names of a folder's files, where folders can be opened for that."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks keep names without being asked
+            raise
+    finally:
+        os.close(handle)
+
+
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: to a temporary neighbour first, then renamed."""
+    """Write a file whole or not at all: to a temporary neighbour first, then renamed; the disk has it then."""
     with told(path.parent):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
+        # who may read it is what the process' umask says: a deployment keeps its files to itself
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
+            temporary.replace(path)
+            settle(path.parent)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cofair.errors import RunError
-from cofair.runs.folder import told
+from cofair.runs.folder import make_folder, told
 
 LOCK = ".lock"
 
@@ -17,7 +17,7 @@ LOCK = ".lock"
 def locked(path: Path) -> Iterator[None]:
     """Make a folder if there is none, and hold it alone; a second holder is refused."""
     with told(path):
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         _hold(handle, path)
