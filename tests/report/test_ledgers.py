@@ -10,7 +10,7 @@ from cofair.cli import app
 from cofair.errors import RunError
 from cofair.report import page
 from cofair.report.ledgers import read_statement
-from cofair.report.read import read_entries
+from cofair.report.read import read_entries, read_run
 from cofair.runs.ledger import verified
 from tests.runs.test_ledger import rehashed
 from tests.runs.test_resume import carried_out, experiment_of
@@ -37,14 +37,16 @@ def check(run, statement):
     return CliRunner().invoke(app, ["ledger", "check", str(run), str(statement)])
 
 
-def rewritten(path, **changes):
-    """Change the last entry of a ledger and make all of the folder agree with that."""
-    lines = path.read_text().splitlines()
+def rewritten(run, **changes):
+    """Change the last round of a history and of its ledger, and make all of the folder agree with that."""
+    lines = (run / "ledger.jsonl").read_text().splitlines()
     lines[-1] = rehashed(lines, -1, **changes)
-    path.write_text("".join(f"{line}\n" for line in lines))
-    summary = json.loads((path.parent / "summary.json").read_text())
-    summary["ledger"] = json.loads(lines[-1])["hash"]
-    (path.parent / "summary.json").write_text(json.dumps(summary))
+    (run / "ledger.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    records = (run / "history.jsonl").read_text().splitlines()
+    records[-1] = json.dumps(json.loads(records[-1]) | changes)
+    (run / "history.jsonl").write_text("".join(f"{line}\n" for line in records))
+    summary = {**read_run(run).outcome.summary(), "ledger": json.loads(lines[-1])["hash"]}
+    (run / "summary.json").write_text(json.dumps(summary))
 
 
 def test_the_report_names_the_head_of_a_ledger_that_holds(run):
@@ -70,11 +72,14 @@ def test_the_report_says_where_the_history_differs_from_the_ledger(run):
     record["accuracies"][1] = 0.99
     (run / "history.jsonl").write_text("\n".join([*lines[:2], json.dumps(record), *lines[3:]]) + "\n")
     shown = page.document(read_entries([run]))
-    assert f"It is whole, but accuracies of round {record['round']} are others in the history." in shown
+    assert f"0.99 in history.jsonl, round {record['round']}, but" in shown
 
 
 def test_a_report_without_ledgers_has_no_such_section(run):
     (run / "ledger.jsonl").unlink()
+    summary = json.loads((run / "summary.json").read_text())
+    summary.pop("ledger")  # else it names the head of a ledger that somebody removed
+    (run / "summary.json").write_text(json.dumps(summary))
     assert 'id="ledger"' not in page.document(read_entries([run]))
     assert 'id="ledger"' not in page.client_document(read_entries([run])[0], "2")
 
@@ -93,7 +98,7 @@ def test_a_statement_is_what_the_ledger_says(run, statement):
 
 
 def test_a_ledger_rewritten_after_the_statement_is_found(run, statement):
-    rewritten(run / "ledger.jsonl", accuracies=[0.9] * 4)
+    rewritten(run, accuracies=[0.9] * 4)
     assert CliRunner().invoke(app, ["ledger", "verify", str(run)]).exit_code == 0  # in itself it is whole
     answer = check(run, statement)
     assert isinstance(answer.exception, RunError)
@@ -110,11 +115,37 @@ def test_a_statement_that_says_something_else_than_the_ledger_is_found(run, stat
     )
 
 
+@pytest.mark.parametrize(("cell", "text"), [("seed", "7"), ("samples", "5000"), ("download", "0.9")])
+def test_a_statement_with_another_seed_size_or_download_is_found(run, statement, cell, text):
+    own = read_statement(statement)[1][0][cell]
+    html = statement.read_text()
+    assert f'data-ledger="{cell}">{own}<' in html
+    statement.write_text(html.replace(f'data-ledger="{cell}">{own}<', f'data-ledger="{cell}">{text}<'))
+    assert f"says that the {cell} of client '2' in round 14 is {text}, but" in str(check(run, statement).exception)
+
+
+def test_a_statement_of_an_earlier_version_is_checked_as_far_as_it_goes(run, statement):
+    row = read_statement(statement)[1][0]
+    html = statement.read_text()
+    for cell in ("samples", "download"):
+        html = html.replace(f'<td data-ledger="{cell}">{row[cell]}</td>', "")
+    statement.write_text(html)
+    assert len(read_statement(statement)[1][0]) == len(row) - 2
+    assert check(run, statement).exit_code == 0
+
+
+def test_a_statement_beside_a_folder_that_was_edited_since_is_not_confirmed(run, statement):
+    facts = json.loads((run / "run.json").read_text())
+    facts["samples"][0] += 1
+    (run / "run.json").write_text(json.dumps(facts))
+    assert "samples of client '0'" in str(check(run, statement).exception)
+
+
 def test_an_early_statement_stays_true_when_the_run_goes_on(run, tmp_path):
     early = shutil.copytree(run, tmp_path / "early")
-    for name in ("history.jsonl", "ledger.jsonl"):
+    for name, count in (("history.jsonl", 3), ("ledger.jsonl", 4)):
         lines = (run / name).read_text().splitlines(keepends=True)
-        (early / name).write_text("".join(lines[:4]))
+        (early / name).write_text("".join(lines[:count]))
     (early / "summary.json").unlink()
     statement = page.write_statement(read_entries([early])[0], "0", tmp_path / "early.html")
     assert check(run, statement).exit_code == 0

@@ -17,7 +17,7 @@ def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run or of a comparison.")],
     head: Annotated[str | None, typer.Option(metavar="HASH", help="A hash that some entry must have.")] = None,
 ) -> None:
-    """Check that nothing in the ledger was altered, removed, inserted or reordered; print its head."""
+    """Check that nothing in a ledger was altered, removed, inserted or reordered, and that its folder says the same."""
     from cofair.command import ledgers
 
     ledgers.verify(folder, head)

@@ -9,19 +9,21 @@ from rich.markup import escape
 from cofair.command.console import new_table, output, print_table
 from cofair.errors import RunError, UsageError
 from cofair.report.ledgers import read_statement, told
+from cofair.runs.agreement import agreed
 from cofair.runs.audit import LEDGER, audited, client_lines
 
 
 def verify(folder: Path, head: str | None) -> None:
-    """Verify the ledger of a run, or of every run in a folder, and print the heads."""
+    """Verify the ledger of a run, or of every run in a folder, compare the folder with it, and print the heads."""
     own = _folders(folder)
     if head is not None and len(own) > 1:
         raise UsageError(f"--head is about one ledger, and {folder} holds {len(own)} runs: name the folder of one.")
     for path in own:
-        entries = audited(path, head)
+        audit = agreed(path, head)
+        last, remarks = audit.entries[-1], "".join(f" ({remark})" for remark in audit.remarks)
         print(
-            f"{path}: {len(entries)} entries up to round {entries[-1]['round']}, nothing altered; "
-            f"head {entries[-1]['hash']}"
+            f"{path}: {len(audit.entries)} entries up to round {last['round']}, nothing altered, and the folder says "
+            f"what they say{remarks}; head {last['hash']}"
         )
 
 
@@ -68,8 +70,10 @@ def check(folder: Path, statement: Path) -> None:
                 "it was cut off or rewritten since, or is the ledger of another run."
             )
         path, line = found[0]
-        for name, said in told(row["seed"], line).items():
-            if row[name] != said:
+        agreed(path)
+        seed = ledgers[path][0].get("facts", {}).get("seed", row["seed"])  # earlier versions wrote no seed
+        for name, said in told(seed, line).items():
+            if row.get(name, said) != said:
                 raise RunError(
                     f"{statement} says that the {name} of client {client!r} in round {line.round} is "
                     f"{row[name][:80]}, but the ledger in {path} says {said}."

@@ -1,11 +1,12 @@
 """Reports from the command line: of folders, of one client, at the end of a run."""
 
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from cofair.errors import UsageError, nearest
-from cofair.report import latex, page, static
+from cofair.report import latex, ledgers, page, static
 from cofair.report.read import Entry, read_entries
 from cofair.report.words import count, listed
 
@@ -15,11 +16,14 @@ def write(folders: Sequence[Path], out: Path | None, client: str | None, method:
     entries = read_entries(folders)
     if method is not None:
         entries = _of_method(entries, method)
-    if client is None:
-        return page.write(entries, out or folders[0] / "report.html")
-    if len(entries) > 1:
+    if client is not None and len(entries) > 1:
         raise UsageError(f"A statement is of one method: choose with --method {_choice(entries)}.")
-    return page.write_statement(entries[0], client, out or folders[0] / page.statement_file(client))
+    if client is None:
+        written = page.write(entries, out or folders[0] / "report.html")
+    else:
+        written = page.write_statement(entries[0], client, out or folders[0] / page.statement_file(client))
+    _tell_doubts(entries)
+    return written
 
 
 def write_figures(folders: Sequence[Path], out: Path | None, method: str | None, kind: str) -> str:
@@ -36,7 +40,16 @@ def after_run(folders: Sequence[Path], path: Path) -> str:
     """Write the report of what has just run, where plotly is installed, and return what to say about it."""
     if find_spec("plotly") is None:
         return page.MISSING
-    return f"Report: {page.write(read_entries(folders), path)}"
+    entries = read_entries(folders)
+    written = page.write(entries, path)
+    _tell_doubts(entries)
+    return f"Report: {written}"
+
+
+def _tell_doubts(entries: Sequence[Entry]) -> None:
+    """Print what the page says that it should not be trusted for."""
+    for doubt in ledgers.doubts(entries):
+        print(f"warning: {doubt}", file=sys.stderr)
 
 
 def _of_method(entries: Sequence[Entry], method: str) -> list[Entry]:

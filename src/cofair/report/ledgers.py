@@ -6,11 +6,32 @@ from pathlib import Path
 
 from cofair.errors import CofairError, RunError
 from cofair.report.markup import Html, element, joined
-from cofair.report.read import Entry, Run
-from cofair.runs.audit import LEDGER, ClientLine, audited, client_lines, disagreement
+from cofair.report.read import Entry
+from cofair.runs.agreement import Audit
+from cofair.runs.audit import ClientLine, client_lines
 
-CELLS = ("seed", "round", "contribution", "accuracy", "reputation", "neurons", "reward", "head")
+CELLS = (
+    "seed", "round", "samples", "contribution", "accuracy", "reputation", "neurons", "download", "reward", "head",
+)  # fmt: skip
+_LATER = ("samples", "download")  # statements of earlier versions are without them
 MOST = 10_000_000  # bytes of a statement; one is as large as the plots' library
+
+
+def doubts(entries: Sequence[Entry]) -> list[str]:
+    """Name the runs whose ledger does not hold, or whose folder says something else than its ledger."""
+    return [
+        f"{entry.label}, seed {run.outcome.seed}: {run.audit.fault}"
+        for entry in entries for run in entry.runs if run.audit is not None and run.audit.fault is not None
+    ]  # fmt: skip
+
+
+def warning(entries: Sequence[Entry]) -> Html | None:
+    """Say above everything else what the reader should not trust; None where there is nothing."""
+    found = doubts(entries)
+    if not found:
+        return None
+    told = element("p", "Do not trust this page: a ledger does not hold, or says something else than the page.")
+    return element("div", told, element("ul", *(element("li", doubt) for doubt in found)), class_="doubt", role="alert")
 
 
 def section(entries: Sequence[Entry]) -> Html | None:
@@ -18,15 +39,17 @@ def section(entries: Sequence[Entry]) -> Html | None:
     rows = []
     for entry in entries:
         for run in entry.runs:
-            if _has_ledger(run):
-                verdict, head = _verdict(run)
+            if run.audit is not None:
+                verdict, head = _verdict(run.audit)
                 own = element("td", element("code", head, class_="hash") if head else "–")
                 rows.append([element("td", entry.label), element("td", run.outcome.seed), element("td", verdict), own])
     if not rows:
         return None
     note = (
         "The ledger says who brought what and was handed what in every tested round, each entry with the hash of the "
-        "one before. Whoever keeps a head can prove later that something before it was changed or cut off: "
+        "one before. All that this page shows was compared with it, except for times, machines and traffic, which it "
+        "does not have. Whoever can write the folder can write all of it anew; whoever keeps a head elsewhere can "
+        "prove later that something before it was changed or cut off: "
     )
     command = element("code", "cofair ledger verify DIR --head HASH")
     return joined([element("p", note, command, "."), _table(["method", "seed", "ledger", "head"], rows)])
@@ -36,10 +59,13 @@ def statement(entry: Entry, client: str) -> Html | None:
     """Return what the ledger says of a client at the end, to the last digit; None where no run has a ledger."""
     rows, faults = [], []
     for run in entry.runs:
-        if not _has_ledger(run) or run.folder is None:
+        if run.audit is None:
+            continue
+        if run.audit.fault is not None:
+            faults.append(element("p", run.audit.fault))
             continue
         try:
-            lines = client_lines(audited(run.folder), client)
+            lines = client_lines(run.audit.entries, client)
         except CofairError as error:
             faults.append(element("p", str(error)))
             continue
@@ -59,7 +85,10 @@ def statement(entry: Entry, client: str) -> Html | None:
 
 def told(seed: object, line: ClientLine) -> dict[str, str]:
     """Return a client's line as it stands in a statement."""
-    values = [seed, line.round, line.contribution, line.accuracy, line.reputation, line.neurons, line.reward, line.head]
+    values = [
+        seed, line.round, line.samples, line.contribution, line.accuracy, line.reputation, line.neurons, line.download,
+        line.reward, line.head,
+    ]  # fmt: skip
     return {name: "–" if value is None else str(value) for name, value in zip(CELLS, values, strict=True)}
 
 
@@ -76,7 +105,7 @@ def read_statement(path: Path) -> tuple[str, list[dict[str, str]]]:
         found.close()
     except (AssertionError, ValueError):
         found.rows.clear()
-    whole = [row for row in found.rows if set(row) == set(CELLS)]
+    whole = [row for row in found.rows if set(CELLS) - set(_LATER) <= set(row) <= set(CELLS)]
     if found.client is None or not whole or len(whole) < len(found.rows):
         raise RunError(f"{path} is no statement with lines of a ledger, as 'cofair report --client' writes it.")
     return found.client, whole
@@ -109,21 +138,13 @@ class _Statement(HTMLParser):
             self.rows[-1][self._cell] += data
 
 
-def _has_ledger(run: Run) -> bool:
-    return run.folder is not None and (run.folder / LEDGER).exists()
-
-
-def _verdict(run: Run) -> tuple[str, str]:
-    """Say whether a run's ledger holds and agrees with the history that the page shows; its head, if it does."""
-    assert run.folder is not None
-    try:
-        entries = audited(run.folder)
-    except CofairError as error:
-        return str(error), ""
-    differs = disagreement(entries, run.outcome.history)
-    if differs is not None:
-        return f"It is whole, but {differs}.", ""
-    return f"{len(entries)} entries, nothing altered; says what this page says", str(entries[-1]["hash"])
+def _verdict(audit: Audit) -> tuple[str, str]:
+    """Say whether a ledger holds and agrees with what the page shows; its head, if it does."""
+    if audit.fault is not None:
+        return audit.fault, ""
+    remarks = "".join(f"; {remark}" for remark in audit.remarks)
+    entries = audit.entries
+    return f"{len(entries)} entries, nothing altered; says what this page says{remarks}", str(entries[-1]["hash"])
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[Html]], client: str | None = None) -> Html:

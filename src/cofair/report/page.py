@@ -49,7 +49,7 @@ def document(entries: Sequence[Entry]) -> str:
     body: list[Html] = [
         element(
             "header", element("p", findings.facts(entries), class_="facts"), element("h1", findings.title(entries)),
-            element("p", " ".join(findings.findings(entries)), class_="lead"),
+            element("p", " ".join(findings.findings(entries)), class_="lead"), ledgers.warning(asked),
         ),
         _section("Comparison" if len(entries) > 1 else "In numbers", table.of(entries), id="comparison"),
     ]  # fmt: skip
@@ -80,6 +80,7 @@ def client_document(entry: Entry, client: str) -> str:
         sentences.append(element("li", f"The run was interrupted after round {last}: this is where it stood."))
     header = element(
         "header", element("p", f"{entry.label} · {findings.facts([entry])}", class_="facts"), element("h1", title),
+        ledgers.warning([entry]),
     )  # fmt: skip
     body = [header, _section("Statement", element("ul", *sentences, class_="statement"), id="statement")]
     if own := client_plots(standing, i):

@@ -1,19 +1,19 @@
 """Read run folders back: what a report is made of."""
 
-import json
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import cofair
 from cofair.errors import RunError, UsageError
+from cofair.runs.agreement import Audit, examined
+from cofair.runs.audit import has_ledger
 from cofair.runs.cells import LAST_ROUNDS
 from cofair.runs.compare import Comparison
 from cofair.runs.earlier import traffic
-from cofair.runs.folder import FORMAT
-from cofair.runs.history import PER_CLIENT, read_history
+from cofair.runs.readback import outcome_of, read_facts, read_records, read_tables
 from cofair.runs.result import Outcome
 
 _UNLABELLED = (
@@ -35,6 +35,11 @@ class Run:
     outcome: Outcome
     experiment: dict[str, dict[str, Any]]  # the tables of experiment.toml; what was given in Python is not there
     facts: dict[str, Any]  # run.json
+
+    @cached_property
+    def audit(self) -> Audit | None:
+        """Return what its ledger is worth, and whether the folder says the same; None where there is no ledger."""
+        return examined(self.folder) if self.folder is not None and has_ledger(self.folder) else None
 
     @property
     def finished(self) -> bool:
@@ -124,34 +129,13 @@ def comparison(entries: Sequence[Entry]) -> Comparison:
 
 def read_run(folder: Path) -> Run:
     """Read one run folder, finished or interrupted."""
-    facts = _facts(folder)
-    try:
-        experiment = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunError(f"Cannot read {folder / 'experiment.toml'}: {error.strerror}.") from None
-    except (ValueError, RecursionError):
-        raise RunError(f"{folder / 'experiment.toml'} is damaged: it is not valid TOML.") from None
+    facts = {"given": [], **read_facts(folder)}
+    experiment = read_tables(folder)
     _check_settings(folder / "experiment.toml", experiment)
-    if not (folder / "history.jsonl").exists():
+    records = read_records(folder, facts)
+    if not records:
         raise RunError(f"{folder} has no tested round yet: the run was stopped before its first test.")
-    history = read_history(folder / "history.jsonl")
-    if not history:
-        raise RunError(f"{folder} has no tested round yet: the run was stopped before its first test.")
-    joined = [int(facts.get("joined", {}).get(name, 0)) for name in facts["clients"]]
-    for record in history:
-        clients = sum(since <= record.round for since in joined)
-        lists = [getattr(record, name) for name in PER_CLIENT]
-        if any(values is not None and len(values) != clients for values in lists):
-            raise RunError(f"The history of {folder} is damaged: round {record.round} does not have {clients} clients.")
-    there = sum(since <= max(record.round for record in history) for since in joined)  # others were not tested yet
-    outcome = Outcome(
-        method=str(experiment.get("method", {}).get("name", facts.get("method", "method"))),
-        seed=int(facts["seed"]),
-        names=tuple(map(str, facts["clients"][:there])),
-        sizes=tuple(map(int, facts["samples"][:there])),
-        contributions=tuple(map(float, facts["contributions"][:there])),
-        history=tuple(sorted(history, key=lambda record: record.round)),
-    )
+    outcome = outcome_of(str(experiment.get("method", {}).get("name", facts.get("method", "method"))), facts, records)
     travelled = traffic(folder)
     return Run(folder, outcome, experiment, facts | ({"traffic": travelled} if travelled else {}))
 
@@ -173,51 +157,6 @@ def _runs_in(path: Path) -> list[Run]:
         raise RunError(f"No run in {path} has a tested round yet.")
     runs = [read_run(folder) for folder in started]
     return sorted(runs, key=lambda run: (str(run.facts.get("started", "")), str(run.folder)))
-
-
-def _facts(folder: Path) -> dict[str, Any]:
-    path = folder / "run.json"
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        json.dumps(facts, ensure_ascii=False).encode()  # half characters cannot be shown: a ValueError
-    except OSError as error:
-        raise RunError(f"Cannot read {path}: {error.strerror}.") from None
-    except (ValueError, RecursionError):
-        raise RunError(f"{path} is damaged: it is not valid JSON.") from None
-    written = facts.get("format", 0) if isinstance(facts, dict) else 0
-    if isinstance(written, int) and written > FORMAT:
-        versions = facts.get("versions")
-        by = versions.get("cofair") if isinstance(versions, dict) else "of a newer version"
-        raise RunError(
-            f"{folder} was written by cofair {by}, which cofair {cofair.__version__} cannot read: upgrade it."
-        )
-    needed = ("clients", "samples", "contributions", "seed", "versions")
-    if not isinstance(facts, dict) or any(key not in facts for key in needed):
-        raise RunError(f"{path} is damaged, or was written by a version of cofair that is no longer read.")
-    _check_facts(path, facts)
-    if not len(facts["clients"]) == len(facts["samples"]) == len(facts["contributions"]):
-        raise RunError(f"{path} is damaged: it does not have one contribution and one size for each client.")
-    return {"given": [], **facts}
-
-
-def _check_facts(path: Path, facts: dict[str, Any]) -> None:
-    """Refuse facts of other types than those that are written."""
-    kinds: dict[str, Any] = {"clients": str, "samples": int, "contributions": int | float}
-    lists = all(
-        isinstance(facts[key], list) and facts[key] and all(_is(value, kind) for value in facts[key])
-        for key, kind in kinds.items()
-    )
-    given = facts.get("given", [])
-    named = isinstance(given, list) and all(isinstance(name, str) for name in given)
-    if not (lists and named and isinstance(facts["versions"], dict) and _is(facts["seed"], int)):
-        raise RunError(
-            f"{path} is damaged: its clients, sizes, contributions, versions or seed are not what they were."
-        )
-    joined = facts.get("joined", {})
-    if not isinstance(joined, dict) or not all(_is(since, int) for since in joined.values()):
-        raise RunError(f"{path} is damaged: it does not say when clients joined.")
-    if not _is(facts.get("parameters", 0), int):
-        raise RunError(f"{path} is damaged: its number of parameters is none.")
 
 
 def _check_settings(path: Path, experiment: dict[str, Any]) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cofair.errors import RunError, UsageError, nearest
-from cofair.runs.history import Record
+from cofair.runs.entries import PER_CLIENT
 from cofair.runs.ledger import Entry, verified
+from cofair.runs.readback import is_number
 
 LEDGER, SUMMARY = "ledger.jsonl", "summary.json"
 
@@ -18,10 +19,12 @@ class ClientLine:
     """What one entry says of a client."""
 
     round: int
+    samples: int | None  # where the ledger says it
     contribution: float
     accuracy: float
     reputation: float | None
     neurons: int | None
+    download: float | None
     took_part: int
     refused: tuple[tuple[int, str], ...]  # round, reason
     reward: str | None  # SHA-256 of the model; a sweep writes none
@@ -31,51 +34,89 @@ class ClientLine:
 def audited(folder: Path, head: str | None = None) -> list[Entry]:
     """Return the entries of a folder's ledger, or refuse it: altered, without that head, or not ending as it did."""
     path = folder / LEDGER
+    if not path.exists() and has_ledger(folder):
+        raise RunError(f"The ledger {path} is missing: {SUMMARY} names the head that it had.")
     entries = verified(path, head)
-    try:
-        named = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["ledger"]
-    except FileNotFoundError:  # the run is not finished
+    check_entries(path, entries)
+    if not (folder / SUMMARY).exists():  # the run is not finished
         return entries
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        raise RunError(f"{folder / SUMMARY} is damaged: it does not name the ledger's head.") from None
+    named = _named_head(folder)
+    if named is None:
+        raise RunError(f"{folder / SUMMARY} is damaged: it does not name the ledger's head.")
     if named != entries[-1]["hash"]:
         raise RunError(
             f"The ledger {path} does not end as summary.json says: its last entry, {len(entries) - 1}, is not the one "
-            f"with the hash {str(named)[:100]!r}, so something after it was removed, or one of the two was rewritten."
+            f"with the hash {named[:100]!r}, so something after it was removed, or one of the two was rewritten."
         )
     return entries
 
 
-def disagreement(entries: Sequence[Entry], history: Sequence[Record]) -> str | None:
-    """Say where a history says something else than the ledger; None where they agree.
+def has_ledger(folder: Path) -> bool:
+    """Tell whether a run has a ledger, or had one: a finished run names its head."""
+    return (folder / LEDGER).exists() or _named_head(folder) is not None
 
-    A run that was killed between the two may have written its last round to the history only.
-    """
-    known = {entry["round"]: entry for entry in entries if "accuracies" in entry}
-    for record in history:
-        entry = known.get(record.round)
-        if entry is None:
-            if record is history[-1] and not record.last:
-                continue
-            return f"round {record.round} of the history is not in it"
-        for name, own in (("accuracies", record.accuracies), ("reputation", record.reputation)):
-            said = entry.get(name)
-            if said != (
-                own if own is None or not isinstance(said, list) else own[: len(said)]
-            ):  # then who joined later
-                return f"{name} of round {record.round} are others in the history"
-    return None
+
+def _named_head(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["ledger"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def check_entries(path: Path, entries: Sequence[Entry]) -> None:
+    """Refuse a ledger, however whole, in which a list has not one value for each client that was there."""
+    names: list[str] = []
+    latest = 0
+    for number, entry in enumerate(entries):
+        where = f"Entry {number} of the ledger {path}"
+        new = entry.get("joined") if number else entry
+        if new is not None:
+            _check_newcomers(where, new, names)
+        if not number or "accuracies" not in entry:
+            continue
+        if entry["round"] <= latest:
+            raise RunError(f"{where} is out of place: tested rounds must rise.")
+        latest = entry["round"]
+        for name in PER_CLIENT:
+            values = entry.get(name, [None] * len(names))
+            if not isinstance(values, list) or len(values) != len(names):
+                found = len(values) if isinstance(values, list) else "no list of"
+                raise RunError(f"{where} is damaged: it has {found} {name} for {len(names)} clients.")
+        refused = entry.get("refused", [])
+        if not isinstance(refused, list) or not all(isinstance(item, list) and len(item) == 3 for item in refused):
+            raise RunError(f"{where} is damaged: it does not say who was refused, when and why.")
+
+
+def _check_newcomers(where: str, new: Any, names: list[str]) -> None:
+    """Refuse newcomers without a name, a size or a contribution of their own; else add their names."""
+    own = new if isinstance(new, dict) else {}
+    clients, brought = own.get("clients"), own.get("contributions")
+    if not isinstance(clients, list) or not all(isinstance(name, str) for name in clients):
+        raise RunError(f"{where} is damaged: it does not say who takes part.")
+    if not isinstance(brought, list) or not all(map(is_number, brought)):
+        raise RunError(f"{where} is damaged: it does not say what everybody brings.")
+    for name, values in (("contributions", brought), ("samples", own.get("samples", clients))):
+        if not isinstance(values, list) or len(values) != len(clients):
+            found = len(values) if isinstance(values, list) else "no list of"
+            raise RunError(f"{where} is damaged: it has {found} {name} for {len(clients)} clients.")
+    names += clients
+    if len(set(names)) < len(names) or not names:
+        raise RunError(f"{where} is damaged: its clients have not one name each.")
 
 
 def client_lines(entries: Sequence[Entry], client: str) -> list[ClientLine]:
     """Return what each tested round says of a client, from when it joined."""
     names: list[str] = []
+    sizes: list[int | None] = []
     lines = []
     try:
         for entry in entries:
-            names += entry.get("clients", []) + entry.get("joined", {}).get("clients", [])
+            new = entry.get("joined", entry if entry is entries[0] else {})
+            own = new.get("clients", [])
+            names, sizes = names + own, sizes + new.get("samples", [None] * len(own))
             if client in names and "accuracies" in entry:
-                lines.append(_line(entry, names.index(client), client))
+                i = names.index(client)
+                lines.append(_line(entry, i, client, sizes[i]))
     except (LookupError, TypeError, ValueError, AttributeError):
         raise RunError("The ledger is whole, but was not written by this version of cofair.") from None
     if client not in names:
@@ -83,14 +124,16 @@ def client_lines(entries: Sequence[Entry], client: str) -> list[ClientLine]:
     return lines
 
 
-def _line(entry: Entry, i: int, client: str) -> ClientLine:
-    reputation, neurons = entry.get("reputation"), entry.get("neurons")
+def _line(entry: Entry, i: int, client: str, samples: int | None) -> ClientLine:
+    reputation, neurons, download = (entry.get(name) for name in ("reputation", "neurons", "download"))
     return ClientLine(
         round=entry["round"],
+        samples=None if samples is None else _count(samples),
         contribution=_number(entry["contributions"][i]),
         accuracy=_number(entry["accuracies"][i]),
         reputation=None if reputation is None else _number(reputation[i]),
         neurons=None if neurons is None else _count(neurons[i]),
+        download=None if download is None else _number(download[i]),
         took_part=_count(entry["took_part"][i]),
         refused=tuple((_count(t), _text(why)) for t, name, why in entry["refused"] if name == client),
         reward=_text(entry["rewards"][i]) if "rewards" in entry else None,

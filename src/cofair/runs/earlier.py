@@ -7,10 +7,11 @@ from typing import Any
 import cofair
 from cofair.errors import RunError, UsageError
 from cofair.runs import ledger
+from cofair.runs.audit import check_entries
 from cofair.runs.experiment import Experiment
 from cofair.runs.fingerprint import difference
 from cofair.runs.folder import CHECKPOINT, PREVIOUS, write_whole
-from cofair.runs.history import read_history
+from cofair.runs.readback import outcome_of, read_facts, read_records
 from cofair.runs.result import Outcome
 
 _ANEW = "name another folder, or delete this one to begin anew"
@@ -45,9 +46,7 @@ def begun(path: Path, experiment: Experiment) -> ledger.Entry | None:
             f"{path} was begun by cofair {version} and cannot go on under cofair {cofair.__version__}, "
             f"which may compute something else: {_ANEW}."
         )
-    brought = found.entries[0].get("contributions")
-    if not isinstance(brought, list) or not all(type(value) in (int, float) for value in brought):
-        raise RunError(f"Entry 0 of the ledger {path / 'ledger.jsonl'} does not say what everybody brings.")
+    check_entries(path / "ledger.jsonl", found.entries)
     return found.entries[0]
 
 
@@ -99,21 +98,19 @@ def finished_outcome(path: Path, experiment: Experiment) -> Outcome | None:
     """Return what a finished run of this experiment measured, or None where there is none."""
     if not same_finished(path, experiment):
         return None
-    facts, history = facts_of(path), read_history(path / "history.jsonl")
-    try:
-        return Outcome(
-            experiment.method.name, experiment.run.seed, tuple(facts["clients"]), tuple(facts["samples"]),
-            tuple(facts["contributions"]), tuple(history),
-        )  # fmt: skip
-    except (KeyError, TypeError):
-        raise RunError(f"{path / 'run.json'} is damaged.") from None
+    facts = read_facts(path)
+    records = read_records(path, facts)
+    if not records or not records[-1].last:
+        raise RunError(f"The history of {path} is damaged: the run there is finished, but its last rounds are missing.")
+    return outcome_of(experiment.method.name, facts, records)
 
 
 def note_resumption(path: Path, t: int, facts: dict[str, Any]) -> None:
     """Note in run.json that the run went on, when, and where."""
-    known = facts_of(path)
+    known = read_facts(path)
     again = {"round": t, "when": facts["started"], **{key: facts[key] for key in ("versions", "device", "engine")}}
-    known["resumed"] = [*known.get("resumed", []), again]
+    earlier = known.get("resumed", [])
+    known["resumed"] = [*(earlier if isinstance(earlier, list) else []), again]
     write_whole(path / "run.json", json.dumps(known, indent=1) + "\n")
 
 
@@ -124,29 +121,21 @@ def traffic(path: Path) -> dict[str, tuple[int, int]]:
         return {}
     try:
         rows = json.loads(file.read_text(encoding="utf-8"))
-        return {str(row["client"]): (int(row["bytes_down"]), int(row["bytes_up"])) for row in rows}
+        counted = {str(row["client"]): (int(row["bytes_down"]), int(row["bytes_up"])) for row in rows}
+        if not all(0 <= number < 2**63 for both in counted.values() for number in both):
+            raise ValueError("no numbers of bytes")
+        return counted
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         raise RunError(f"{file} is damaged: delete it, and bytes are counted anew.") from None
 
 
 def note_clients(path: Path, clients: dict[str, list[Any]], t: int | None) -> None:
     """Note in run.json who takes part; who was not named there joined before round t."""
-    known = facts_of(path)
+    known = read_facts(path)
     joined = {name: since for name, since in known.get("joined", {}).items() if name in clients["clients"]}
     joined |= {name: t for name in clients["clients"] if t is not None and name not in known["clients"]}
     known |= {**clients, "joined": joined}
     write_whole(path / "run.json", json.dumps(known, indent=1) + "\n")
-
-
-def facts_of(path: Path) -> dict[str, Any]:
-    """Return what run.json says."""
-    try:
-        facts = json.loads(_text(path / "run.json"))
-    except (ValueError, RecursionError):
-        facts = None
-    if not isinstance(facts, dict):
-        raise RunError(f"{path / 'run.json'} is damaged.")
-    return facts
 
 
 def _text(path: Path) -> str:

@@ -13,10 +13,12 @@ from cofair.engine.exchange import Delivered
 from cofair.errors import RunError, UsageError, nearest
 from cofair.federation.datasets import catalogue
 from cofair.runs import ledger
-from cofair.runs.earlier import facts_of, finished_outcome
+from cofair.runs.agreement import agreed
+from cofair.runs.earlier import finished_outcome
 from cofair.runs.experiment import Experiment, read_file
 from cofair.runs.folder import REWARDS, told
 from cofair.runs.prepare import set_up
+from cofair.runs.readback import read_facts
 from cofair.runs.result import Outcome, RewardModels
 from cofair.runs.tensor_file import TensorFile
 
@@ -25,7 +27,7 @@ TENSORS, PROGRAM = ".safetensors", ".pt2"
 
 def from_folder(folder: Path, client: str, path: Path) -> tuple[Path, Path]:
     """Write the reward of a client of a finished run, whose data set and model have a name; return where it is."""
-    given = facts_of(folder).get("given", [])
+    given = read_facts(folder).get("given", [])
     if "model" in given or "federation" in given:
         raise UsageError(
             f"The run in {folder} was of a model or of data of one's own, which no folder holds: result.export(client, "
@@ -38,9 +40,17 @@ def from_folder(folder: Path, client: str, path: Path) -> tuple[Path, Path]:
     if not (folder / REWARDS).exists():
         raise RunError(f"{folder} holds no models: 'cofair run' keeps them, comparisons and sweeps do not.")
     i = number_of(client, outcome.names)
+    entries = agreed(folder).entries
     problem = set_up(experiment.with_run(device="cpu")).problem
     delivered = TensorFile(folder / REWARDS).value(Delivered, torch.device("cpu"))
+    if delivered.parameters.shape[-1] != problem.layout.size:
+        raise RunError(f"{folder / REWARDS} holds models of another kind than {folder / 'experiment.toml'} says.")
     digest = ledger.digests(delivered, problem.neurons, len(outcome.names))[i]
+    hashes = entries[-1].get("rewards")
+    if hashes is None or hashes[i] != digest:
+        raise RunError(
+            f"The reward of client {client!r} in {folder / REWARDS} is not the one whose hash the ledger has."
+        )
     facts = {**facts_about(outcome, i), "inputs": _inputs(experiment), "sha256_in_ledger": digest}
     return export(RewardModels(delivered, problem)[i], problem.federation.test.x[:2], path, facts)
 

@@ -80,8 +80,8 @@ def read_history(path: Path) -> list[Record]:
         raise RunError(f"Cannot read the history {path}: {error.strerror}.") from None
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
+        if not line and number == len(lines):
+            break
         try:
             records.append(Record.from_json(line))
         except (ValueError, TypeError, RecursionError):

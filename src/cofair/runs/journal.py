@@ -10,11 +10,13 @@ from torch import Tensor
 
 from cofair.engine.exchange import Delivered
 from cofair.errors import RunError
-from cofair.runs import checkpoint, fingerprint, ledger, tensor_file
+from cofair.runs import checkpoint, entries, ledger, tensor_file
+from cofair.runs.agreement import agreed
 from cofair.runs.checkpoint import Checkpoints
 from cofair.runs.earlier import begun, is_finished, note_clients, note_resumption, refuse_other
+from cofair.runs.entries import CHAIN, known_of
 from cofair.runs.experiment import Experiment
-from cofair.runs.folder import FILES, REWARDS, RunFolder, refuse_earlier, told
+from cofair.runs.folder import FILES, REWARDS, RunFolder, refuse_earlier, settle, told
 from cofair.runs.history import Record, read_history
 from cofair.runs.ledger import Ledger
 from cofair.runs.lock import locked
@@ -41,15 +43,6 @@ def opened(
     """Hold a run's folder, if it has one, until the run ends however it may."""
     with ExitStack() as locks:
         yield None if folder is None else Journal(folder, experiment, locks, keeps_rewards=keeps_rewards)
-
-
-def known_of(prepared: Prepared, first: int = 0) -> dict[str, list[Any]]:
-    """Return names, sizes and contributions of the clients from a first one on."""
-    server = prepared.server
-    return {
-        "clients": list(server.names[first:]), "samples": server.sizes[first:].tolist(),
-        "contributions": server.contributions[first:].tolist(),
-    }  # fmt: skip
 
 
 class Journal:
@@ -88,31 +81,33 @@ class Journal:
         """Return the hash of the ledger that participants are told: by it they can prove later changes before it.
 
         It is that of the last checkpoint. When a run goes on from there, real clients may answer otherwise than before,
-        and what was written after it may differ: nobody shall take that for forgery.
+        and what was written after it may differ: nobody shall take that for forgery. The disk has it before it is told.
         """
+        self._folder.sync()
         return self._settled if self._checkpoints.any else self._ledger.head
 
     def begin(self, prepared: Prepared, settings: str, facts: dict[str, Any]) -> Past:
         """Begin the run, or see where it goes on."""
-        server, self._prepared = prepared.server, prepared
-        self._start = {
-            "round": 0, **fingerprint.fingerprint(prepared),
-            "clients": list(server.names), "contributions": server.contributions.tolist(),
-        }  # fmt: skip
+        self._prepared, self._start = prepared, entries.of_start(prepared, settings, facts)
         if self._first is not None:
             refuse_other(self._folder.path, self._first, self._start)
+            # whoever was told its hash shall find it again, wherever the run goes on
+            self._start = {key: value for key, value in self._first.items() if key not in CHAIN}
             self._folder.tidy()
             if is_finished(self._folder.path):
                 return self._ended()
             found = checkpoint.latest(self._folder.path)
             if found is not None:
                 return self._go_on(found, facts)
-        if not self._folder.resume:
-            self._hold()
-            refuse_earlier(self._folder.path, FILES, self._folder.overwrite)  # another process may have been faster
-        self._folder.begin(settings, facts)
-        self._ledger = Ledger(self._folder.ledger)
-        self._ledger.add(self._start)
+            self._folder.begin_again(facts, ledger.line_of(self._first))
+            self._ledger.go_on([self._first])
+        else:
+            if not self._folder.resume:
+                self._hold()
+                refuse_earlier(self._folder.path, FILES, self._folder.overwrite)  # another may have been faster
+            self._folder.begin(settings, facts)
+            self._ledger = Ledger(self._folder.ledger)
+            self._ledger.add(self._start)
         self._settled = self._ledger.head
         return Past()
 
@@ -140,10 +135,10 @@ class Journal:
                 f"{self._folder.path} holds a finished run whose models were not kept (comparisons and sweeps keep "
                 "none): there is nothing to go on with; 'cofair report' shows it."
             )
+        audit = agreed(self._folder.path)
         delivered = TensorFile(path).value(Delivered, self._prepared.server.initial.device)
-        entries = ledger.verified(self._folder.ledger.path)
-        later = [value for entry in entries if "joined" in entry for value in entry["joined"]["contributions"]]
-        brought = torch.tensor([*entries[0]["contributions"], *later], dtype=torch.float64)
+        later = [value for entry in audit.entries if "joined" in entry for value in entry["joined"]["contributions"]]
+        brought = torch.tensor([*audit.entries[0]["contributions"], *later], dtype=torch.float64)
         return Past(self._records(), None, delivered, brought)
 
     def _records(self) -> list[Record]:
@@ -161,22 +156,19 @@ class Journal:
         self._prepared = prepared
         note_clients(self._folder.path, known_of(prepared), t)
 
-    def tested(self, tested: Tested) -> None:
-        """Write a tested round to the history and to the ledger."""
-        record, delivered, server = tested.record, tested.delivered, self._prepared.server
-        masks = delivered.neuron_masks
-        entry = {
-            "round": record.round,
-            "contributions": tested.contributions.tolist(),
-            "accuracies": record.accuracies,
-            "reputation": record.reputation,
-            "neurons": None if masks is None else masks.sum(1).tolist(),
-            "rewards": ledger.digests(delivered, server.neurons, server.clients) if self._hashes_rewards else None,
-            "took_part": tested.tally.took_part(server.clients),
-            "refused": [[t, server.names[client], why] for t, client, why in tested.tally.refused],
-        }
-        self._folder.record(record)
-        self._ledger.add({key: value for key, value in entry.items() if value is not None})
+    def tested(self, tested: Tested, *, announced: bool = False) -> None:
+        """Write a tested round to the ledger and to the history; where it is announced next, the disk has it first.
+
+        The ledger comes first, so that a history never shows what no ledger says.
+        """
+        self._ledger.add(
+            entries.of_round(tested, hashes_rewards=self._hashes_rewards, keeps_rewards=self._keeps_rewards)
+        )
+        if announced:
+            self._folder.ledger.sync()
+        self._folder.record(tested.record)
+        if announced:
+            self._folder.history.sync()
 
     def keep(self, position: Position) -> None:
         """Write a checkpoint where it is time for one."""
@@ -190,12 +182,14 @@ class Journal:
             self._settled = self._ledger.head
 
     def finish(self, summary: dict[str, Any], delivered: Delivered | None = None) -> None:
-        """Write the summary of a complete run and, where they are kept, its models."""
+        """Write the summary of a complete run and, where they are kept, its models; the disk has all else first."""
+        self._folder.sync()
         if self._keeps_rewards and delivered is not None:
             path = self._folder.path / REWARDS
             with told(self._folder.path):
                 temporary = path.with_name(f".{REWARDS}.tmp")
                 tensor_file.write(temporary, {"round": self._prepared.server.rounds}, delivered)
                 temporary.replace(path)
+                settle(self._folder.path)
         self._folder.finish({**summary, "ledger": self._ledger.head})
         self._checkpoints.remove()

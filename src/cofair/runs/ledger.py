@@ -35,7 +35,7 @@ class Ledger:
         """Add an entry; its hash is the new head."""
         entry = {"entry": self._count, **content, "previous": self.head}
         entry["hash"] = _hash(entry)
-        self._file.append(_canonical(entry))
+        self._file.append(line_of(entry))
         self.head, self._count = entry["hash"], self._count + 1
 
     def go_on(self, entries: Sequence[Entry]) -> None:
@@ -92,7 +92,7 @@ def _fault(line: bytes, place: int, before: Found) -> str | None:
     """Say what is wrong with a line, or None."""
     try:
         entry = json.loads(line)
-        if not isinstance(entry, dict) or _canonical(entry).encode() != line or entry["hash"] != _hash(entry):
+        if not isinstance(entry, dict) or line_of(entry).encode() != line or entry["hash"] != _hash(entry):
             return "was altered"
         number, previous = entry["entry"], entry["previous"]
     except (ValueError, KeyError, RecursionError):
@@ -122,6 +122,19 @@ def digests(delivered: Delivered, neurons: NeuronMap | None, clients: int) -> li
     return [_digest(rows[i], None if masks is None else masks[i]) for i in range(clients)]
 
 
+def kept_digest(delivered: Delivered) -> str:
+    """Return the SHA-256 of rewards as they are kept: without the model nobody could tell which parameters masks drop.
+
+    Of each tensor that there is: its name, kind and shape as text, then its values.
+    """
+    sha = hashlib.sha256()
+    for name, tensor in vars(delivered).items():
+        if tensor is not None:
+            sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+            sha.update(raw(tensor))
+    return sha.hexdigest()
+
+
 def _digest(row: Tensor, mask: Tensor | None) -> str:
     sha = hashlib.sha256(raw(row + 0.0))
     if mask is not None:
@@ -129,9 +142,10 @@ def _digest(row: Tensor, mask: Tensor | None) -> str:
     return sha.hexdigest()
 
 
-def _canonical(entry: Entry) -> str:
+def line_of(entry: Entry) -> str:
+    """Return the line of an entry: canonical JSON."""
     return json.dumps(entry, sort_keys=True, separators=(",", ":"))
 
 
 def _hash(entry: Entry) -> str:
-    return hashlib.sha256(_canonical({key: entry[key] for key in entry if key != "hash"}).encode()).hexdigest()
+    return hashlib.sha256(line_of({key: entry[key] for key in entry if key != "hash"}).encode()).hexdigest()

@@ -15,10 +15,11 @@ from cofair.engine.losses import Loss
 from cofair.errors import UsageError
 from cofair.federation.federation import Federation
 from cofair.methods import Method
+from cofair.runs.entries import known_of
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import FORMAT, RunFolder, versions
 from cofair.runs.history import Record
-from cofair.runs.journal import Journal, Past, known_of, opened
+from cofair.runs.journal import Journal, Past, opened
 from cofair.runs.loop import driven
 from cofair.runs.prepare import Model, Prepared, prepare
 from cofair.runs.result import Outcome, Result, RewardModels
@@ -118,7 +119,7 @@ def carry_out(
             records.append(tested.record)
             delivered, prepared = tested.delivered, tested.prepared
             if journal is not None:
-                journal.tested(tested)
+                journal.tested(tested, announced=listener is not None)
             if listener is not None:
                 listener(experiment.method.name, experiment.run.seed, tested.record)
     assert delivered is not None  # the last round is always tested
