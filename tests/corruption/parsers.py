@@ -3,7 +3,7 @@
 import hashlib
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +18,9 @@ from cofair.command import ledgers
 from cofair.engine.exchange import Delivered
 from cofair.errors import UsageError
 from cofair.federation import datasets
-from cofair.report import findings, provenance, table
-from cofair.report import ledgers as report_ledgers
+from cofair.report import page
 from cofair.report.ledgers import CELLS, read_statement
 from cofair.report.read import read_entries
-from cofair.report.statement import Standing
 from cofair.runs import checkpoint, tensor_file
 from cofair.runs.earlier import _OTHER, begun, refuse_other
 from cofair.runs.experiment import Experiment, read_file
@@ -190,14 +188,13 @@ def _resumed(folder: Path) -> None:
 
 
 def _reported(folder: Path) -> None:
-    """Read a folder and say all that a report says, except for its plots."""
+    """Read a folder and write all that a report shows, and the statement of a client."""
     entries = read_entries([folder])
-    text = [findings.title(entries), *findings.findings(entries), table.of(entries), findings.facts(entries)]
-    text += [provenance.configuration(entries), provenance.again(entries), report_ledgers.section(entries) or ""]
+    page.document(entries).encode()
     for entry in entries:
-        standing = Standing(entry)
-        text += [sentence for i in range(len(standing)) for sentence in standing.sentences(i)]
-    "".join(text).encode()
+        page.client_document(entry, entry.runs[0].outcome.names[-1]).encode()
+    with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")):
+        ledgers.verify(folder, None)
 
 
 def _toml(good: bytes, chance: Random) -> bytes:
@@ -223,16 +220,21 @@ def _either(good: bytes, chance: Random) -> bytes:
 
 def _hashes_made_right(good: bytes, chance: Random) -> bytes:
     """Damage an entry of a ledger and compute all hashes anew, as a cheat would."""
-    entries, previous = [json.loads(line) for line in good.decode().splitlines()], FIRST
+    entries = [json.loads(line) for line in good.decode().splitlines()]
     k = chance.randrange(len(entries))
     entries[k] = json_damaged(entries[k], chance)
-    lines = []
+    return b"".join(line + b"\n" for line in chained(entries))
+
+
+def chained(entries: Sequence[Any]) -> list[bytes]:
+    """Return the lines of a ledger with all hashes computed anew."""
+    previous, lines = FIRST, []
     for entry in entries:
         if isinstance(entry, dict):
             entry = {key: value for key, value in entry.items() if key != "hash"} | {"previous": previous}
             previous = entry["hash"] = hashlib.sha256(_canonical(entry)).hexdigest()
         lines.append(_canonical(entry))
-    return b"".join(line + b"\n" for line in lines)
+    return lines
 
 
 def _canonical(entry: Any) -> bytes:
