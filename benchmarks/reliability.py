@@ -1,5 +1,7 @@
 """What history, ledger and checkpoints cost: their share of the time of the demo's runs, measured in one run.
 
+Somebody hears of every tested round, so that each waits for the disk first, as in `cofair compare`.
+
 python -m benchmarks.reliability [METHODS]
 """
 
@@ -14,6 +16,7 @@ from cofair import methods
 from cofair.runs import ledger
 from cofair.runs.compare import compare
 from cofair.runs.experiment import Experiment
+from cofair.runs.folder import AppendOnly
 from cofair.runs.journal import Journal
 
 spent: dict[str, float] = {}
@@ -36,12 +39,13 @@ def main() -> None:
     for part in ("tested", "keep"):
         setattr(Journal, part, timed(part, getattr(Journal, part)))
     ledger.digests = timed("digests", ledger.digests)
+    AppendOnly.sync = timed("sync", AppendOnly.sync)  # type: ignore[method-assign]
     for every, what in ((None, "by time"), (10, "every 10 rounds"), (1, "every round")):
         spent.clear()
         experiment = Experiment.from_dict({"training": {"rounds": 40}, "run": {"checkpoint_every": every}})
         with tempfile.TemporaryDirectory() as folder:
             began = time.process_time()
-            comparison = compare(experiment, names, 1, Path(folder) / "out")
+            comparison = compare(experiment, names, 1, Path(folder) / "out", listener=lambda *_: None)
             cpu = time.process_time() - began
         seconds = sum(outcome.seconds for outcome in comparison.outcomes)
         shares = {

@@ -1,8 +1,10 @@
 """A client's reward as files that need no cofair."""
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,12 +15,15 @@ from typer.testing import CliRunner
 
 import cofair
 from cofair.cli import app
+from cofair.engine.exchange import Delivered
 from cofair.errors import RunError, UsageError
 from cofair.models import build
 from cofair.runs.experiment import Experiment
 from cofair.runs.export import export, from_folder
 from cofair.runs.folder import RunFolder
 from cofair.runs.run import run_experiment
+from cofair.runs.tensor_file import TensorFile, write
+from tests.corruption.parsers import chained
 
 TINY = {"training": {"rounds": 3, "steps": 2}, "run": {"device": "cpu"}, "contribution": {"epochs": 1}}
 ALONE = """
@@ -63,6 +68,29 @@ def test_tensors_come_with_what_is_known_of_them(finished, tmp_path):
     assert facts["test_accuracy"] == f"{result.history[-1].accuracies[3]:.6g}"
     assert (facts["client"], facts["method"], facts["round"]) == ("3", "contract", "3")
     assert "scaled to [0, 1]" in facts["inputs"]
+
+
+def swapped(path):
+    file = TensorFile(path)
+    kept = file.value(Delivered, torch.device("cpu"))
+    write(path, file.facts, replace(kept, parameters=kept.parameters + 1))
+
+
+def test_a_reward_that_is_not_the_one_in_the_ledger_is_refused(finished, tmp_path):
+    folder = shutil.copytree(finished[0], tmp_path / "run")
+    swapped(folder / "rewards.safetensors")
+    with pytest.raises(RunError, match="are not those whose hashes the ledger has"):
+        from_folder(folder, "3", tmp_path / "mine")
+    # the ledgers of earlier versions have hashes of the clients' own models only
+    entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    old = [{k: v for k, v in entry.items() if k not in ("settings", "facts", "kept", "last")} for entry in entries]
+    lines = chained(old)
+    (folder / "ledger.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"ledger": json.loads(lines[-1])["hash"]}))
+    with pytest.raises(RunError, match=r"The reward of client '3' in .* is not the one whose hash the ledger has"):
+        from_folder(folder, "3", tmp_path / "mine")
+    assert not list(tmp_path.glob("mine*"))
 
 
 def test_no_sample_is_in_the_files(tmp_path):
