@@ -6,7 +6,9 @@ import torch
 from cofair.engine.exchange import Rewards
 from cofair.engine.work import Work
 from cofair.errors import UsageError
+from cofair.runs.experiment import Experiment
 from cofair.runs.participation import Participation, ParticipationSettings
+from cofair.runs.run import run_experiment
 from cofair.runs.standing import Standing
 
 NAMES = [f"client {i}" for i in range(40)]
@@ -67,12 +69,15 @@ def standing(*brought):
     return Standing.at_first(Known())
 
 
-def test_who_is_away_loses_reputation_until_it_is_back_also_a_negative_one():
+def test_who_is_away_loses_reputation_and_regains_it_as_it_lost_it_also_a_negative_one():
     away = torch.tensor([False, True, True])
     stood = standing(0.8, 0.8, -0.2).after_missing(away, ~away).after_missing(away, ~away)
     assert stood.believed(0.5).tolist() == pytest.approx([0.8, 0.2, -0.35])
     assert stood.believed(0.0).tolist() == [0.8, 0.8, -0.2]
-    back = stood.after_missing(torch.zeros(3, dtype=torch.bool), torch.ones(3, dtype=torch.bool))
+    nobody, everybody = torch.zeros(3, dtype=torch.bool), torch.ones(3, dtype=torch.bool)
+    once = stood.after_missing(nobody, everybody)
+    assert once.believed(0.5).tolist() == pytest.approx([0.8, 0.4, -0.3])
+    back = once.after_missing(nobody, everybody).after_missing(nobody, everybody)
     assert back.believed(0.5).tolist() == [0.8, 0.8, -0.2]
 
 
@@ -82,3 +87,24 @@ def test_nobody_fades_before_it_has_joined():
     assert [there.there(t).tolist() for t in (2, 3, 5)] == [[True, False], [True, True], [True, False]]
     assert not there.everybody
     assert Participation(ParticipationSettings(fade=0.5), ["a"], 0, torch.device("cpu")).everybody
+
+
+def test_who_was_not_asked_misses_nothing():
+    settings = ParticipationSettings(fraction=0.5, dropout=0.5, fade=0.5)
+    some = Participation(settings, [str(k) for k in range(8)], 0, torch.device("cpu"))
+    for t in range(1, 6):
+        assert int(some.sampled(t).sum()) == 4
+        assert bool((some.answering(t) <= some.sampled(t)).all())
+    assert any(int(some.answering(t).sum()) < 4 for t in range(1, 6))
+
+
+def test_reputations_fade_only_for_trainings_that_a_client_was_asked_for():
+    """With dropout 0 everybody who is sampled answers, so nobody fades, whatever the fraction."""
+    settings = {"training": {"rounds": 4}, "method": {"name": "fedrac"}, "federation": {"clients": 4}}
+
+    def believed(**participation):
+        chosen = Experiment.from_dict({**settings, "participation": {"fraction": 0.5, **participation}})
+        return [record.reputation for record in run_experiment(chosen).history]
+
+    assert believed(fade=0.5) == believed(fade=0.0)
+    assert believed(fade=0.5, dropout=0.5) != believed(fade=0.0, dropout=0.5)

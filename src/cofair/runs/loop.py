@@ -79,7 +79,7 @@ def going(
     """
     if begun is not None and prepared.arrivals is not None:
         prepared = prepared.arrivals.restored(prepared, begun.standing.brought)
-    server, fade = prepared.server, prepared.participation.settings.fade
+    server, fade = prepared.server, prepared.participation.settings.fade or 0.0
     at = begun or Position(0, method.start(server), ClientStates(), Tally.empty(server), 0.0, Standing.at_first(server))
     watch = Stopwatch(clock, at.seconds)
     state, clients, tally, standing = at.state, at.clients, at.tally, at.standing
@@ -110,7 +110,7 @@ def going(
             tally = tally.after(server, rewards, uploads, t)
             if fade and phase not in STAYS:
                 missed = prepared.problem.federation.present(wanted.participants) & ~uploads.present
-                missed &= prepared.participation.there(t)
+                missed &= prepared.participation.sampled(t)  # who was not asked misses nothing
                 standing = standing.after_missing(missed, uploads.present)
                 state = method.faded(state, torch.where(missed, 1 - fade, 1.0))
         if server.evaluates(t) or t == last:

@@ -31,8 +31,12 @@ class ParticipationSettings:
     leave: tuple[int, ...] = setting(
         (), "last round of each client, in their order; 0, or beyond the list: it stays to the end", minimum=0
     )
-    fade: float = setting(
-        0.0, "share of its reputation that a client loses with each training it misses", minimum=0, maximum=1
+    fade: float | None = setting(
+        None,
+        "share of its reputation that a client loses with each training it misses, and regains with each it takes part "
+        "in; by default 0 in simulations and 0.2 in deployments",
+        minimum=0,
+        maximum=1,
     )
 
 
@@ -56,20 +60,24 @@ class Participation:
     @property
     def everybody(self) -> bool:
         """Tell whether all clients take part in all rounds."""
-        return replace(self.settings, fade=0.0) == ParticipationSettings()
+        return replace(self.settings, fade=None) == ParticipationSettings()
 
     def there(self, t: int) -> Tensor:
         """Return who has joined by round t and has not left (N,)."""
         return ((self._join <= t) & ((self._leave == 0) | (t <= self._leave))).to(self._device)
 
-    def answering(self, t: int) -> Tensor:
-        """Return who is there, sampled, and answers in round t (N,)."""
+    def sampled(self, t: int) -> Tensor:
+        """Return who is there and asked to take part in round t (N,)."""
         there = self.there(t).cpu()
         count = int(there.sum())
         sampled = max(1, round(self.settings.fraction * count)) if count else 0
         rank = self._drawn(t, "sampled").masked_fill(~there, 2).argsort(stable=True).argsort()
+        return (there & (rank < sampled)).to(self._device)
+
+    def answering(self, t: int) -> Tensor:
+        """Return who is there, sampled, and answers in round t (N,)."""
         answers = self._drawn(t, "dropout") >= self.settings.dropout
-        return (there & (rank < sampled) & answers).to(self._device)
+        return self.sampled(t) & answers.to(self._device)
 
     def limited(self, rewards: Rewards, t: int, members: Tensor | None = None) -> Rewards:
         """Return rewards handed only to who takes part, of the members (N,) where some were removed.
