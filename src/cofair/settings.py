@@ -152,7 +152,11 @@ def _type_name(hint: Any) -> str:
         if typing.get_origin(option) is typing.Literal:
             parts.append(", ".join(repr(choice) for choice in typing.get_args(option)))
         elif typing.get_origin(option) is tuple:
-            parts.append({int: "a list of whole numbers", float: "a list of numbers"}[typing.get_args(option)[0]])
+            parts.append(
+                {int: "a list of whole numbers", float: "a list of numbers", str: "a list of texts"}[
+                    typing.get_args(option)[0]
+                ]
+            )
         else:
             parts.append(names[option])
     return " or ".join(parts)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cofair.flower.deploy.demo import Deployed
 
 REPORT = Path("deploy-demo.html")
+OrganisersFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The organiser's folder.")]
 
 app = typer.Typer(
     help="Real federations on Flower: a demonstration here, and what one needs on other machines.",
@@ -35,14 +36,17 @@ def demo(
         Path | None, typer.Option("--out", metavar="DIR", help="Keep the run folder, the report and the logs there.")
     ] = None,
 ) -> None:
-    """Run a real federation on this machine, TLS and node authentication on loopback, beside its simulation."""
+    """Run a real federation on this machine, set up and guarded as between machines, beside its simulation."""
     _need_flower()
     from cofair.command import reports
-    from cofair.flower.deploy.demo import TOLERANCE, demonstrate, experiment
+    from cofair.flower.deploy import proxy
+    from cofair.flower.deploy.app import demonstration
+    from cofair.flower.deploy.demo import TOLERANCE, demonstrate
 
+    proxy.program()  # says what is missing before anything is started
     if out is not None and out.exists():
         raise UsageError(f"{out} exists already: name another folder.")
-    chosen = experiment(rounds, clients, method, seed)
+    chosen = demonstration(rounds, clients, method, seed)
     with tempfile.TemporaryDirectory(prefix="cofair-") as temporary, _ended_by_sigterm():
         folder = Path(temporary)
         try:
@@ -91,9 +95,9 @@ def _both(one: float, other: float) -> str:
 def _keep(folder: Path, out: Path) -> None:
     """Keep what a person looks at; keys are not kept."""
     out.mkdir(parents=True)
-    for name in ("run", "logs", "app"):
-        if (folder / name).exists():
-            shutil.copytree(folder / name, out / name)
+    for kept in (folder / "run", folder / "logs", folder / "federation" / "organiser" / "app"):
+        if kept.exists():
+            shutil.copytree(kept, out / kept.name)
 
 
 @app.command()
@@ -112,14 +116,82 @@ def asks(
 
 @app.command()
 def key(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the key; FILE.pub is its public half.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The participant's folder.")] = Path(),
 ) -> None:
-    """Make the key by which a participant is recognised; it never leaves this machine."""
+    """Make the key of a participant, which never leaves this machine, and a request for its certificate."""
     _need_flower()
-    from cofair.flower.deploy.keys import node_key
+    from cofair.flower.deploy import keys
+    from cofair.flower.deploy.participant import Participant
 
-    node_key(file.parent, file.name)
-    print(f"Written: {file} (keep it) and {file}.pub (send it to the organiser).")
+    name = Participant(folder).settings.name
+    with keys.private():
+        keys.node_key(folder)
+    print(f"Written: {folder / 'node.key'} (keep it) and {folder / 'node.csr'} (send it to the organiser).")
+    print(f"Fingerprint of {name}: {keys.fingerprint(keys.requested(folder / 'node.csr'))}")
+
+
+@app.command()
+def admit(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The participant's name.")],
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="Its node.csr.")],
+    folder: OrganisersFolder = Path(),
+) -> None:
+    """Admit a participant: issue its certificate, register its key, and let the proxy know it."""
+    _need_flower()
+    from cofair.flower.deploy import keys
+    from cofair.flower.deploy.organiser import Organiser
+
+    with keys.private():
+        fingerprint = Organiser(folder).admit(name, request)
+    print(f"Fingerprint of {name}: {fingerprint}  (is it what the participant reads to you?)")
+    print(f"Written: {folder / 'participants' / name}.crt (send it to the participant, as its node.crt).")
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The participant's name.")],
+    folder: OrganisersFolder = Path(),
+) -> None:
+    """Take a participant out: nothing that it sends is let through from now on."""
+    _need_flower()
+    from cofair.flower.deploy import keys
+    from cofair.flower.deploy.organiser import Organiser
+
+    with keys.private():
+        Organiser(folder).remove(name)
+    print(f"Removed: {name}")
+
+
+@app.command()
+def pack(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that 'cofair deploy init' has written.")],
+) -> None:
+    """Write the organiser's app, as it is now, and its hash into every participant's folder."""
+    _need_flower()
+    from cofair.flower.deploy import folders, keys
+
+    with keys.private():
+        print(f"The app that participants agree to has the SHA-256 {folders.pack(folder)}")
+
+
+@app.command()
+def superlink(folder: OrganisersFolder = Path()) -> None:
+    """Run the organiser's server: the SuperLink on loopback, and the proxy through which participants come."""
+    _need_flower()
+    from cofair.flower.deploy.superlink import serve
+
+    serve(folder)
+
+
+@app.command()
+def node(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The participant's folder.")] = Path(),
+) -> None:
+    """Run a participant's SuperNode, which starts the apps that its settings name and no other."""
+    _need_flower()
+    from cofair.flower.deploy.supernode import run
+
+    run(folder)
 
 
 @app.command()
@@ -135,9 +207,11 @@ def init(
     """Write what an organiser and each participant need on machines of their own."""
     _need_flower()
     from cofair.flower.deploy.folders import write_folders
+    from cofair.runs.experiment import Experiment
 
     names = [name.strip() for name in participants.split(",") if name.strip()]
-    print(write_folders(folder, experiment, names, host, port))
+    chosen = None if experiment is None else Experiment.from_file(experiment)
+    print(write_folders(folder, chosen, names, host, port))
 
 
 def _need_flower() -> None:

@@ -25,7 +25,7 @@ from cofair.federation.federation import Arrays
 from cofair.flower import memory, messages, wire
 from cofair.flower.explained import EXPLAINED
 from cofair.flower.local import Local, read_work
-from cofair.flower.settings import configured
+from cofair.flower.settings import experiment_of
 from cofair.flower.wire import RefusedError
 from cofair.runs.experiment import Experiment
 from cofair.runs.prepare import Model, Prepared, set_up
@@ -111,22 +111,22 @@ class Participant:
         )
 
     def _local(self, context: Context, data: Arrays | None, classes: int | None) -> Local:
-        key = (_name(context), context.node_id, classes, context.run_config.get("overrides"))
+        key = (_name(context), context.node_id, classes)
         if key not in self._ready:  # a process of its own for each message, or one for all of them
-            own, experiment = data or self._samples(context), configured(self.experiment, context.run_config)
+            own, experiment = data or self._samples(context), experiment_of(self.experiment)
             self._ready[key] = Local.of(experiment, _name(context), own, classes, self._model(context), self.loss)
         return self._ready[key]
 
     def _model(self, context: Context) -> Model | None:
         if self.model is not None or (self.data is not None and self.data(context) is not None):
             return self.model
-        return _whole(configured(self.experiment, context.run_config)).problem.layout.prototype
+        return _whole(experiment_of(self.experiment)).problem.layout.prototype
 
     def _samples(self, context: Context) -> Arrays:
         own = None if self.data is None else self.data(context)
         if own is not None:
             return _joined(own)
-        federation = _whole(configured(self.experiment, context.run_config)).problem.federation
+        federation = _whole(experiment_of(self.experiment)).problem.federation
         name = _name(context)
         if name not in federation.names:
             raise UsageError(f"The experiment has no client {name!r}: {nearest(name, federation.names)}")

@@ -5,7 +5,7 @@ absent nodes, answers that cannot be used, and what each node holds already.
 """
 
 import logging
-import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cofair.engine.exchange import ClientStates, Rewards, Uploads
 from cofair.engine.problem import Problem
+from cofair.engine.work import ALONE
 from cofair.errors import RunError
 from cofair.flower import messages, wire
 from cofair.flower.exchange import exchange
@@ -51,11 +52,10 @@ class GridEngine:
     head: Callable[[], str] = lambda: ""  # the hash of the ledger's last entry, which every message tells
     _held: dict[int, Held] = field(default_factory=dict)
     _strangers: set[str] = field(default_factory=set)
-    _sent: int = 0
+    _missed: tuple[int, frozenset[int]] = (0, frozenset())  # a round, and who did not answer in a training of it
 
     def __post_init__(self) -> None:
         self._model = fingerprint(self.problem)
-        self._session = os.urandom(4).hex()  # so that nobody takes a model of an earlier server for this one's
 
     def enlarge(self, problem: Problem, clients: Sequence[str]) -> None:
         """Go on with more clients, of whom the first are those that were there."""
@@ -66,10 +66,16 @@ class GridEngine:
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
         """Hand out the rewards and return what came back by the deadline; optimisers' memory stays with the clients."""
         self.problem.check_masks(rewards)
-        asked = self.problem.federation.present(rewards.participants).nonzero().flatten().tolist()
+        wanted = self.problem.federation.present(rewards.participants).nonzero().flatten().tolist()
+        alone, (last, missed) = rewards.work.phase.startswith(ALONE), self._missed
+        # who let one training of a round pass its deadline does not hold up the round's next one as well
+        asked = [i for i in wanted if alone or t != last or i not in missed]
         for number in range(1, self.waiting.tries + 1):
             uploads = self.asked(rewards, asked, t)
             if not asked or bool(uploads.present.any()) or uploads.refused:
+                if not alone:
+                    silent = {i for i in asked if not bool(uploads.present[i]) and i not in uploads.refused}
+                    self._missed = (t, frozenset(silent | (missed if t == last else set())))
                 return uploads, states
             LOG.warning("Round %d: nobody answered (%d of %d tries).", t, number, self.waiting.tries)
         raise RunError(
@@ -149,8 +155,7 @@ class GridEngine:
         if rewards.step_masks is not None and rewards.step_choices is not None:
             choices = int(rewards.step_choices[i])
             arrays["step_masks"] = wire.bits(rewards.step_masks[i, :choices])
-        self._sent += 1
-        version = f"{self._session}.{self._sent}"
+        version = secrets.token_hex(8)  # a count would tell a client how many messages others are sent
         content = messages.content(
             {
                 "round": t, "work": work_text(rewards.work), "model": self._model, "base": base, "version": version,

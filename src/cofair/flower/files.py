@@ -8,6 +8,7 @@ from flwr.app import Context
 
 from cofair.errors import UsageError
 from cofair.federation.federation import Arrays
+from cofair.flower.settings import server_settings
 
 
 def participant(context: Context) -> Arrays | None:
@@ -16,12 +17,12 @@ def participant(context: Context) -> Arrays | None:
 
 
 def organiser(context: Context) -> tuple[Arrays, Arrays | None] | None:
-    """Return the test set and the validation set of the file that the run's setting `data` names.
+    """Return the test set and the validation set of the file that the server's setting `data` names.
 
     Its arrays are x_test and y_test, and x_validation and y_validation where the server has a validation set.
     """
-    path = context.run_config.get("data", "")
-    if not path:
+    path = server_settings(context.run_config).data_file
+    if path is None:
         return None
     test = _read(path, "x_test", "y_test")
     with np.load(str(path), allow_pickle=False) as file:

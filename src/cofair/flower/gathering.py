@@ -13,6 +13,14 @@ from cofair.engine.statistics import looked_at
 from cofair.flower import messages, wire
 from cofair.flower.wire import RefusedError
 
+_BESIDE = 2**20  # bytes of an answer beside its update: settings, losses, and how arrays are wrapped
+
+
+def largest_upload(problem: Problem) -> int:
+    """Return how many bytes an upload may have at most: a whole model's update, where it stands, and losses."""
+    row = problem.layout.size * torch.empty(0, dtype=problem.layout.dtype).element_size()
+    return row + (problem.layout.size + 7) // 8 + _BESIDE
+
 
 class Gathering:
     """The uploads of one training as they come in; who is not taken is absent."""
@@ -65,7 +73,7 @@ class Gathering:
         told = messages.config_of(reply)
         status = told.get("status")
         if status != "ok":
-            raise RefusedError(str(told.get("reason", "its training failed; its own log says why"))[:200])
+            raise RefusedError(messages.printable(told.get("reason", "its training failed; its own log says why")))
         expected: dict[str, Any] = {"round": self.t, "phase": self._work.phase, "version": version}
         for name, value in expected.items():
             if told.get(name) != value:

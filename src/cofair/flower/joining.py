@@ -97,7 +97,7 @@ def in_order(members: Iterable[Member]) -> list[Member]:
 def _member(identity: str, reply: Message, question: Question) -> Member:
     told = messages.config_of(reply)
     if told.get("status") != "ok":
-        raise RefusedError(str(told.get("reason", "it failed to join; its own log says why"))[:200])
+        raise RefusedError(messages.printable(told.get("reason", "it failed to join; its own log says why")))
     name, size, counts = told.get("name"), told.get("size"), told.get("class_counts")
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
         raise RefusedError(f"its name is missing, longer than {_LONGEST_NAME} characters or cannot be printed")

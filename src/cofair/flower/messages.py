@@ -57,9 +57,14 @@ def arrays_of(message: Message, allowed: Mapping[str, Expected]) -> Arrays:
     arrays: Arrays = {}
     for name, array in found.items():
         if name not in allowed:
-            raise RefusedError(f"it holds {name!r}, which nobody asked for")
+            raise RefusedError(f"it holds {printable(name, 40)!r}, which nobody asked for")
         arrays[name] = _read(name, array, allowed[name])
     return arrays
+
+
+def printable(said: object, most: int = 200) -> str:
+    """Return what a participant said as one short line: no control character of its reaches a log or a terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(said)[:most])
 
 
 def payload(records: RecordDict) -> int:
@@ -74,7 +79,7 @@ def _read(name: str, array: Array, wanted: Expected) -> np.ndarray[Any, Any]:
     if array.stype != RAW:
         raise RefusedError(f"its {name} are not written as plain numbers")
     if array.dtype != str(wanted.dtype):
-        raise RefusedError(f"its {name} have type {array.dtype[:40]} and not {wanted.dtype}")
+        raise RefusedError(f"its {name} have type {printable(array.dtype, 40)} and not {wanted.dtype}")
     shape = tuple(array.shape)
     if len(shape) != 1 or shape[0] * wanted.dtype.itemsize != len(array.data):
         raise RefusedError(f"its {name} have shape {shape[:4]}, which is not a list of what it holds")

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Context
@@ -15,11 +16,13 @@ from cofair.engine.losses import Loss
 from cofair.federation.federation import Arrays, Federation
 from cofair.flower.arrivals import NEEDS_NO_TRAINING, Newcomers
 from cofair.flower.asks import asked_by
+from cofair.flower.deploy.bounds import allow
 from cofair.flower.engine import GridEngine
 from cofair.flower.federation import Member, RemoteFederation, read_members, write_members
+from cofair.flower.gathering import largest_upload
 from cofair.flower.joining import Question, gather
 from cofair.flower.local import fingerprint
-from cofair.flower.settings import Waiting, configured, waiting
+from cofair.flower.settings import Waiting, experiment_of, organiser_folder, server_settings
 from cofair.flower.traffic import Traffic
 from cofair.runs.experiment import Experiment
 from cofair.runs.folder import RunFolder
@@ -30,6 +33,7 @@ from cofair.runs.result import Result
 from cofair.runs.run import Listener, carry_out
 
 LOG = logging.getLogger("flwr.cofair")
+FADE = 0.2  # of a reputation, for each training that a client misses: after ten of them a tenth is left
 Data = Callable[[Context], tuple[Arrays, Arrays | None] | None]
 
 
@@ -45,14 +49,13 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        chosen = configured(experiment, context.run_config)
-        out = str(context.run_config.get("out", ""))
-        resume = bool(context.run_config.get("resume", False))
-        folder = RunFolder(Path(out), resume=resume) if out else None
+        settings = server_settings(context.run_config)
+        out, organiser = settings.out_folder, organiser_folder()
         test, validation = (data and data(context)) or (None, None)
         result = serve(
-            grid, chosen, model, test=test, validation=validation, loss=loss,
-            wait=waiting(context.run_config), folder=folder,
+            grid, experiment_of(experiment), model, test=test, validation=validation, loss=loss, wait=settings,
+            folder=None if out is None else RunFolder(out, resume=True),
+            allow=None if organiser is None else partial(allow, organiser, context.run_id),
         )  # fmt: skip
         LOG.info("%r", result)
 
@@ -62,14 +65,17 @@ def server_app(
 def serve(
     grid: Grid, experiment: Experiment, model: Model | None = None, *, test: Arrays | None = None,
     validation: Arrays | None = None, loss: Loss | None = None, wait: Waiting | None = None,
-    folder: RunFolder | None = None, listener: Listener | None = None,
+    folder: RunFolder | None = None, listener: Listener | None = None, allow: Callable[[int], None] | None = None,
 ) -> Result:  # fmt: skip
-    """Run an experiment with the nodes of a grid; what happened is kept after every round, unless it says otherwise."""
-    wait = wait or Waiting()
-    if experiment.run.checkpoint_every is None:
-        experiment = experiment.with_run(checkpoint_every=1)
+    """Run an experiment with the nodes of a grid; what happened is kept after every round, unless it says otherwise.
+
+    `allow(size)` is told how many bytes an upload may have, before anybody is asked for one.
+    """
+    wait, experiment = wait or Waiting(), deployed(experiment)
     with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
         own = _own_side(experiment, model, test, validation, loss)
+        if allow is not None:
+            allow(largest_upload(own.problem))
         traffic = Traffic(folder.path if folder is not None and folder.resume else None)
         engine = GridEngine(own.problem, grid, (), wait, traffic)
         given = own.given - {"federation"} if test is None else own.given | {"federation", "model"}
@@ -83,6 +89,14 @@ def serve(
         arrivals = Newcomers(grid, list(members), everybody, question, wait, engine, served.prepared_for, served.joined)
         ready = replace(ready, arrivals=arrivals)
         return carry_out(experiment, ready, journal, served.listening(listener))
+
+
+def deployed(experiment: Experiment) -> Experiment:
+    """Return an experiment with the defaults of deployments: real clients stay away, and processes are killed."""
+    participation = experiment.participation
+    if participation.fade is None:
+        experiment = replace(experiment, participation=replace(participation, fade=FADE))
+    return experiment.with_run(checkpoint_every=1) if experiment.run.checkpoint_every is None else experiment
 
 
 @dataclass

@@ -1,13 +1,24 @@
-"""Settings of a federation on Flower: the experiment, and how long the server waits for whom."""
+"""Settings of a federation on Flower: whom the server waits for and how long, and what only the server knows.
 
+Flower sends the settings of a run (`run_config`) to every participant. So they hold one thing, the name of a file in
+the organiser's folder: paths, and how many take part, stand there and are sent to nobody.
+"""
+
+import os
+import re
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cofair.errors import UsageError
+from cofair.flower.deploy.names import ORGANISER
 from cofair.runs.experiment import Experiment
 from cofair.settings import read, setting
+
+SETTINGS = "settings"  # the run's setting that names a file of that folder
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
 @dataclass(frozen=True)
@@ -24,17 +35,48 @@ class Waiting:
     tries: int = setting(3, "how often a training is asked for before a run ends in which nobody answers", minimum=1)
 
 
-def configured(experiment: Path | Experiment, run_config: Mapping[str, Any]) -> Experiment:
-    """Return the experiment of an app, with the `overrides` of a run such as "training.lr=0.1 run.seed=2"."""
-    overrides = str(run_config.get("overrides", "")).split()
-    if isinstance(experiment, Path):
-        return Experiment.from_file(experiment, overrides)
-    if overrides:
-        raise UsageError("overrides change an experiment that is a file, and this one is given in Python.")
-    return experiment
+@dataclass(frozen=True)
+class ServerSettings(Waiting):
+    """What only the server knows."""
+
+    out: str = setting("", "the run folder; a run that was interrupted there is resumed")
+    data: str = setting("", "a .npz file of the server's test and validation set; none: the experiment's own data")
+    folder: Path = Path()  # that of the file, to which paths are relative
+
+    @property
+    def out_folder(self) -> Path | None:
+        """Return the run folder, where there is to be one."""
+        return self.folder / self.out if self.out else None
+
+    @property
+    def data_file(self) -> Path | None:
+        """Return the file of the server's data, where it has one."""
+        return self.folder / self.data if self.data else None
 
 
-def waiting(run_config: Mapping[str, Any]) -> Waiting:
-    """Return how long the server waits, from a run's settings such as `round-seconds`."""
-    names = {name.replace("_", "-"): name for name in Waiting.__dataclass_fields__}
-    return read(Waiting, {names[key]: value for key, value in run_config.items() if key in names}, "run-config")
+def experiment_of(given: Path | Experiment) -> Experiment:
+    """Return the experiment of an app."""
+    return Experiment.from_file(given) if isinstance(given, Path) else given
+
+
+def organiser_folder() -> Path | None:
+    """Return the organiser's folder, where this process is one of a deployment's server."""
+    return Path(os.environ[ORGANISER]) if os.environ.get(ORGANISER) else None
+
+
+def server_settings(run_config: Mapping[str, Any]) -> ServerSettings:
+    """Return what the server's own file says, by default server.toml; the run's setting `settings` names another.
+
+    Without an organiser's folder, as under Flower's simulation, everything has its default.
+    """
+    name, folder = str(run_config.get(SETTINGS, "server")), organiser_folder()
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"The run's setting 'settings' is the name of a file without its ending, but is {name!r}.")
+    if folder is None:
+        return ServerSettings()
+    path = folder / f"{name}.toml"
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"Cannot read the server's settings {path}: {error}") from None
+    return replace(read(ServerSettings, given, path.name), folder=folder)

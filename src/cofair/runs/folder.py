@@ -20,9 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
-
 import cofair
 from cofair.errors import RunError, UsageError
 from cofair.runs.history import Record
@@ -215,6 +212,9 @@ def told(path: Path) -> Iterator[None]:
 
 def versions() -> dict[str, str]:
     """Return the versions that a result depends on."""
+    import numpy  # here, so that processes which only write files start without them
+    import torch
+
     return {
         "cofair": cofair.__version__,
         "python": platform.python_version(),

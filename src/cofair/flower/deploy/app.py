@@ -1,6 +1,12 @@
 """The app folder that `flwr run` sends to everybody: an experiment and the two apps around it."""
 
+import hashlib
+import tomllib
+import zipfile
+from io import BytesIO
 from pathlib import Path
+
+from flwr.cli.build import build_fab_from_disk
 
 from cofair.errors import UsageError
 from cofair.runs.experiment import Experiment
@@ -15,7 +21,7 @@ build-backend = "hatchling.build"
 name = "fairapp"
 version = "1.0.0"
 description = "A federation in which every participant receives a model as good as what it brought"
-license = {{ text = "Apache-2.0" }}
+license = { text = "Apache-2.0" }
 # empty on purpose: cofair and its dependencies are installed beforehand, by everybody, in the same versions
 dependencies = []
 
@@ -30,26 +36,15 @@ serverapp = "fairapp.server_app:app"
 clientapp = "fairapp.client_app:app"
 
 [tool.flwr.app.config]
-# participants to start with, without how many not to start, and how long the server waits (seconds)
-clients = {clients}
-minimum = {clients}
-join-seconds = 300
-round-seconds = 600
-poll-seconds = 1.0
-# the run folder on the server's machine; resume = true goes on with the run in it
-out = ""
-resume = false
-# the server's test and validation set, a file on its machine; without one the experiment's own data is used
-data = ""
-# changes to experiment.toml for one run, such as "training.rounds=10 run.seed=2"
-overrides = ""
+# sent to every participant: the name of a file beside this folder, in which stands what only the server knows
+settings = "server"
 """
 
 _SERVER = '''\
 """The organiser's side.
 
-Its data is in the .npz file that the run's setting `data` names (x_test, y_test, x_validation, y_validation). In place
-of files.organiser any function of the context will do that returns ((inputs, labels), (inputs, labels)).
+Its data is in the .npz file that server.toml names (x_test, y_test, x_validation, y_validation). In place of
+files.organiser any function of the context will do that returns ((inputs, labels), (inputs, labels)).
 """
 
 from pathlib import Path
@@ -63,8 +58,8 @@ app = server_app(Path(__file__).with_name("experiment.toml"), MODEL, files.organ
 _CLIENT = '''\
 """A participant's side.
 
-Its data is in the .npz file that its --node-config names (x and y). In place of files.participant any function of the
-context will do that returns (inputs, labels) or a data loader; context.node_config holds what --node-config says.
+Its data is in the .npz file that its settings.toml names (x and y). In place of files.participant any function of the
+context will do that returns (inputs, labels) or a data loader; context.node_config has its name, data and allow.
 """
 
 from pathlib import Path
@@ -76,14 +71,48 @@ app = client_app(Path(__file__).with_name("experiment.toml"), MODEL, files.parti
 '''
 
 
-def write_app(folder: Path, experiment: Experiment, clients: int) -> None:
+def demonstration(rounds: int, clients: int | None, method: str, seed: int) -> Experiment:
+    """Return the experiment of the demonstration: the embedded data, unequally spread over so many clients."""
+    return Experiment.from_dict({
+        "federation": {"data": "digits", "scene": "pow"} | ({} if clients is None else {"clients": clients}),
+        "training": {"rounds": rounds},
+        "contribution": {"on": "validation"},
+        "run": {"seed": seed, "device": "cpu", "evaluate_every": 1},
+        "method": {"name": method},
+    })  # fmt: skip
+
+
+def write_app(folder: Path, experiment: Experiment) -> None:
     """Write the app folder of an experiment."""
     if folder.exists():
         raise UsageError(f"{folder} exists already: name another folder.")
     package = folder / "fairapp"
     package.mkdir(parents=True)
-    write_whole(folder / "pyproject.toml", _PROJECT.format(clients=clients))
+    write_whole(folder / "pyproject.toml", _PROJECT)
     write_whole(package / "__init__.py", '"""A federation on Flower."""\n')
     write_whole(package / "experiment.toml", experiment.to_toml())
     write_whole(package / "server_app.py", _SERVER)
     write_whole(package / "client_app.py", _CLIENT)
+
+
+def packed(folder: Path) -> bytes:
+    """Return an app folder as the one file that Flower sends to everybody; its hash is what participants agree to."""
+    try:
+        return build_fab_from_disk(folder)
+    except Exception as error:  # Flower says what is wrong with the folder in its own ways
+        raise UsageError(f"{folder} cannot be packed as an app: {error}") from None
+
+
+def hash_of(app: bytes) -> str:
+    """Return the hash by which participants know an app."""
+    return hashlib.sha256(app).hexdigest()
+
+
+def experiment_in(app: bytes) -> Experiment:
+    """Return the experiment that a packed app holds."""
+    try:
+        with zipfile.ZipFile(BytesIO(app)) as files:
+            [name] = [name for name in files.namelist() if name.endswith("/experiment.toml")]
+            return Experiment.from_dict(tomllib.loads(files.read(name).decode()))
+    except (ValueError, zipfile.BadZipFile):
+        raise UsageError("The app holds no experiment.toml, or more than one.") from None

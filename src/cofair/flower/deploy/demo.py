@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from cofair.errors import RunError
-from cofair.flower.asks import asked_by
-from cofair.flower.deploy.app import write_app
 from cofair.flower.deploy.local import LocalFederation
 from cofair.flower.deploy.processes import complaint
 from cofair.flower.traffic import FILE as TRAFFIC
@@ -22,6 +20,7 @@ from cofair.runs.run import run_experiment
 
 STATUS_EVERY = 20.0  # seconds: asking Flower starts a process, which costs more than looking for files
 TOLERANCE = 1e-4
+SERVER_DATA = "server.npz"
 
 
 @dataclass(frozen=True)
@@ -47,32 +46,20 @@ class Deployed:
         return max(abs(a - b) for left, right in pairs for a, b in zip(left, right, strict=True))
 
 
-def experiment(rounds: int, clients: int, method: str, seed: int) -> Experiment:
-    """Return the experiment of the demonstration: the embedded data, unequally spread."""
-    return Experiment.from_dict({
-        "federation": {"data": "digits", "scene": "pow", "clients": clients},
-        "training": {"rounds": rounds},
-        "contribution": {"on": "validation"},
-        "run": {"seed": seed, "device": "cpu", "evaluate_every": 1},
-        "method": {"name": method},
-    })  # fmt: skip
-
-
 def demonstrate(folder: Path, chosen: Experiment, seconds: float, tell: Callable[[str], None]) -> Deployed:
     """Run an experiment on a federation in an empty folder, and in simulation; all processes are gone afterwards."""
     began = time.monotonic()
-    names, allow = [str(k) for k in range(chosen.federation.clients)], " ".join(asked_by(chosen))
-    with LocalFederation(folder) as federation:
-        tell("certificates and keys made; starting the SuperLink")
+    names, out = [str(k) for k in range(chosen.federation.clients)], folder / "run"
+    with LocalFederation(folder, chosen, names) as federation:
+        tell("folders, certificates and keys made; starting the server")
         federation.start_superlink()
-        write_app(folder / "app", chosen, len(names))
-        write_data(folder, chosen)
+        write_data(federation, chosen)
+        federation.write_server_settings(clients=len(names), out=str(out), data=SERVER_DATA)
         for name in names:
-            federation.register(name)
-            federation.start_node(name, node_config(folder, name, allow))
-            tell(f"SuperNode {name} registered and started")
-        out = folder / "run"
-        run = federation.run(folder / "app", run_config(folder, out))
+            federation.admit(name)
+            federation.start_node(name)
+            tell(f"participant {name} admitted and started")
+        run = federation.run()
         tell("the app is sent; every message to a participant starts a process there")
         simulated = run_experiment(chosen)
         wait(federation, run, out, began + seconds, tell)
@@ -88,26 +75,16 @@ def read_back(out: Path, simulated: Result, seconds: float) -> Deployed:
     return Deployed(simulated, read_history(out / "history.jsonl"), contributions, traffic, seconds)
 
 
-def node_config(folder: Path, name: str, allow: str) -> str:
-    """Return the settings of a participant whose data `write_data` wrote."""
-    return f'name="{name}" data={json.dumps(str(folder / f"data-{name}.npz"))} allow="{allow}"'
-
-
-def run_config(folder: Path, out: Path) -> list[str]:
-    """Return the settings of a run on the data that `write_data` wrote."""
-    return [f"out={json.dumps(str(out))}", f"data={json.dumps(str(folder / 'server.npz'))}"]
-
-
-def write_data(folder: Path, chosen: Experiment) -> None:
+def write_data(federation: LocalFederation, chosen: Experiment) -> None:
     """Give everybody a file of its own, as it is in reality."""
-    federation = set_up(chosen).problem.federation
-    for i, name in enumerate(federation.names):
-        own = federation.client(i)
-        np.savez(folder / f"data-{name}.npz", x=own.x.numpy(), y=own.y.numpy())
-    assert federation.validation is not None  # the experiment has one
-    test, validation = federation.test, federation.validation
+    data = set_up(chosen).problem.federation
+    for i, name in enumerate(data.names):
+        own = data.client(i)
+        np.savez(federation.participant(name) / "data.npz", x=own.x.numpy(), y=own.y.numpy())
+    assert data.validation is not None  # the experiment has one
+    test, validation = data.test, data.validation
     np.savez(
-        folder / "server.npz", x_test=test.x.numpy(), y_test=test.y.numpy(),
+        federation.organiser.folder / SERVER_DATA, x_test=test.x.numpy(), y_test=test.y.numpy(),
         x_validation=validation.x.numpy(), y_validation=validation.y.numpy(),
     )  # fmt: skip
 

@@ -1,8 +1,17 @@
-"""Certificates for TLS and keys by which nodes are recognised, in files that only their owner can read."""
+"""Certificates and keys of a federation, in files that only their owner can read.
 
+The organiser has an authority of its own. It signs the server's certificate, and one for each participant that it
+admits: by it a participant is recognised before anything it sends is looked at. A participant's key is made on its own
+machine and stays there; what it sends to the organiser is a request that holds the public half.
+"""
+
+import base64
+import hashlib
 import ipaddress
 import os
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +26,16 @@ DAYS = 365  # that certificates are valid
 _CURVE = ec.SECP384R1()
 
 
+@contextmanager
+def private() -> Iterator[None]:
+    """Keep the files and folders that are made meanwhile to their owner."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def write_secret(path: Path, data: bytes) -> None:
     """Write a new file that only its owner can read; an existing one is never overwritten."""
     try:
@@ -27,27 +46,26 @@ def write_secret(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def random_secret(path: Path) -> None:
+    """Write 64 random hexadecimal digits to a new file."""
+    write_secret(path, secrets.token_hex(32).encode())
+
+
 def certificates(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
-    """Write an authority (ca.key, ca.crt) and the certificate of the SuperLink at these hosts (server.key, .crt)."""
+    """Write an authority (ca.key, ca.crt) and the certificate of the server at these hosts (server.key, .crt)."""
     authority, key = ec.generate_private_key(_CURVE), ec.generate_private_key(_CURVE)
     issuer = _name("cofair certificate authority")
-    usage = x509.KeyUsage(
-        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
     own = (
         _builder(issuer, issuer, authority.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority.public_key()), critical=False)
         .sign(authority, hashes.SHA384())
     )
+    names = x509.SubjectAlternativeName([_host(host) for host in hosts])
     server = (
-        _builder(_name(hosts[0]), issuer, key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        _leaf(_name(hosts[0]), issuer, key.public_key(), authority, days, ExtendedKeyUsageOID.SERVER_AUTH)
+        .add_extension(names, critical=False)
         .sign(authority, hashes.SHA384())
     )
     for name, secret in (("ca", authority), ("server", key)):
@@ -56,20 +74,119 @@ def certificates(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
         (folder / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def node_key(folder: Path, name: str) -> Path:
-    """Write the key of a node, `name`, and its public half, `name.pub`, which the organiser registers."""
+def node_key(folder: Path) -> None:
+    """Write a participant's key (node.key), and the request for a certificate that it sends to the organiser."""
     key = ec.generate_private_key(_CURVE)
-    private = key.private_bytes(
+    request = x509.CertificateSigningRequestBuilder().subject_name(_name("participant")).sign(key, hashes.SHA384())
+    write_secret(folder / "node.key", _pem(key))
+    (folder / "node.csr").write_bytes(request.public_bytes(serialization.Encoding.PEM))
+
+
+def requested(path: Path) -> x509.CertificateSigningRequest:
+    """Return the request in a file, or refuse it: it must be signed by the key that it names, of the right kind."""
+    try:
+        request = x509.load_pem_x509_csr(path.read_bytes())
+        signed = request.is_signature_valid
+    except (OSError, ValueError):
+        raise UsageError(f"{path} holds no request: 'cofair deploy key' writes one, node.csr.") from None
+    key = request.public_key()
+    if not signed or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
+        raise UsageError(f"{path} is not a request that 'cofair deploy key' has written.")
+    return request
+
+
+def issued(folder: Path, request: x509.CertificateSigningRequest, name: str, days: float = DAYS) -> x509.Certificate:
+    """Return a participant's certificate under a name, signed by the authority in a folder."""
+    authority = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    key = request.public_key()
+    assert isinstance(authority, ec.EllipticCurvePrivateKey)  # written by `certificates`
+    assert isinstance(key, ec.EllipticCurvePublicKey)  # checked by `requested`
+    builder = _leaf(_name(name), issuer.subject, key, authority, days, ExtendedKeyUsageOID.CLIENT_AUTH)
+    return builder.sign(authority, hashes.SHA384())
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Return the certificate in a file."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError):
+        raise UsageError(f"{path} holds no certificate: the organiser sends it after 'cofair deploy admit'.") from None
+
+
+def write_certificate(path: Path, certificate: x509.Certificate) -> None:
+    """Write a certificate, which is no secret."""
+    path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def flower_key(key: x509.CertificateSigningRequest | x509.Certificate) -> bytes:
+    """Return a participant's public key as Flower registers it."""
+    return key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+
+
+def flower_header(certificate: x509.Certificate) -> str:
+    """Return the public key as a node names it in every call of Flower's Fleet API."""
+    return base64.b64encode(
+        certificate.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    ).decode()
+
+
+def flower_private_key(path: Path) -> bytes:
+    """Return a participant's private key in the form in which Flower reads it."""
+    key = serialization.load_pem_private_key(path.read_bytes(), None)
+    return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    write_secret(folder / name, private)
-    (folder / f"{name}.pub").write_bytes(public + b"\n")
-    return folder / name
+
+
+def fingerprint(holder: x509.CertificateSigningRequest | x509.Certificate) -> str:
+    """Return the hash of a public key in groups that two people can read to each other."""
+    key = holder.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    digits = hashlib.sha256(key).hexdigest()[:32]
+    return " ".join(digits[k : k + 4] for k in range(0, 32, 4))
+
+
+def certificate_fault(folder: Path) -> str | None:
+    """Say what is wrong with a participant's certificate (node.crt, beside node.key and ca.crt), or None."""
+    certificate, authority = read_certificate(folder / "node.crt"), read_certificate(folder / "ca.crt")
+    key = serialization.load_pem_private_key((folder / "node.key").read_bytes(), None)
+    if certificate.public_key() != key.public_key():
+        return "it is that of another key"
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except Exception:
+        return "it was not issued by the organiser whose ca.crt is here"
+    now = datetime.now(UTC)
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        return f"it has expired ({certificate.not_valid_after_utc:%Y-%m-%d})"
+    return None
+
+
+def _leaf(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, authority: ec.EllipticCurvePrivateKey,
+    days: float, purpose: x509.ObjectIdentifier,
+) -> x509.CertificateBuilder:  # fmt: skip
+    return (
+        _builder(subject, issuer, key, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=signs_certificates, crl_sign=signs_certificates,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: float
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (

@@ -1,21 +1,19 @@
-"""What the folders of a federation hold: scripts, units of systemd, steps."""
+"""What the folders of a federation hold: scripts, units of systemd, settings, steps."""
 
 SUPERLINK = """\
 #!/bin/sh
-# The SuperLink: participants' SuperNodes call it, it calls nobody.
+# The organiser's server: SuperLink, SuperExec, and the proxy through which participants come. It calls nobody.
 set -eu
 cd "$(dirname "$0")"
-export FLWR_HOME="$PWD/home" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 PATH="$PWD/venv/bin:$PATH"
-exec flower-superlink --ssl-ca-certfile keys/ca.crt --ssl-certfile keys/server.crt --ssl-keyfile keys/server.key \\
-    --enable-supernode-auth --host "${{LISTEN:-0.0.0.0}}" --port {port} --database superlink.db \\
-    --disable-runtime-dependency-installation
+exec cofair deploy superlink .
 """
 
 FLWR = """\
 #!/bin/sh
-# Flower's command with this folder's settings: sh flwr.sh run app here --stream
+# Flower's command with this folder's settings and the organiser's credential: sh flwr.sh run app here --stream
 set -eu
+umask 077
 cd "$(dirname "$0")"
 export FLWR_HOME="$PWD/home" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 PATH="$PWD/venv/bin:$PATH"
@@ -24,36 +22,56 @@ cat > home/config.toml <<END
 default = "here"
 
 [superlink.here]
-address = "127.0.0.1:{port}"
+address = "127.0.0.1:{inner_port}"
 root-certificates = "$PWD/keys/ca.crt"
 END
 exec flwr "$@"
 """
 
-SETTINGS = """\
+ORGANISER_SETTINGS = """\
+# Where participants find the server.
+# the port that they call, and the address of this machine on which it is open
+port = {port}
+listen = "{listen}"
+# the port of the SuperLink itself, on 127.0.0.1 only
+inner_port = {inner_port}
+"""
+
+SERVER_SETTINGS = """\
+# What only the server knows: it is read on this machine and sent to nobody. Paths are relative to this folder.
+# participants to start with, without how many not to start, and how long the server waits (seconds)
+clients = {clients}
+minimum = {clients}
+join_seconds = 300
+round_seconds = 600
+poll_seconds = 1.0
+# the run folder; a run that was interrupted there is resumed
+out = "run"
+# the server's test and validation set; "" for the experiment's own data
+data = "server.npz"
+"""
+
+PARTICIPANT_SETTINGS = """\
 # Settings of this participant.
-NAME="{name}"
-SUPERLINK="{host}:{port}"
+name = "{name}"
+superlink = "{host}:{port}"
 # a .npz file with the arrays x (inputs) and y (labels)
-DATA="$PWD/data.npz"
+data = "data.npz"
 # what may be told beside updates; leave out a word to refuse it, and with it experiments that ask for it
-ALLOW="{allow}"
+allow = [{allow}]
+# the apps that may run here, by their SHA-256: no other is ever started, whoever sends it
+apps = [{apps}]
 # a port of this machine that the SuperNode uses for itself, on 127.0.0.1 only
-PORT=9094
+port = 9094
 """
 
 SUPERNODE = """\
 #!/bin/sh
-# The SuperNode: it calls the SuperLink, nobody calls it.
+# The SuperNode: it calls the organiser's server, nobody calls it.
 set -eu
 cd "$(dirname "$0")"
-. ./settings.sh
-[ -e node.key ] || { echo "There is no node.key here: venv/bin/cofair deploy key node.key" >&2; exit 2; }
-[ -e "$DATA" ] || { echo "There is no $DATA: settings.sh (DATA) says where your data is." >&2; exit 2; }
-export FLWR_HOME="$PWD/home" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 PATH="$PWD/venv/bin:$PATH"
-exec flower-supernode --root-certificates ca.crt --superlink "$SUPERLINK" --auth-supernode-private-key node.key \\
-    --host 127.0.0.1 --port "$PORT" --node-config "name=\\"$NAME\\" data=\\"$DATA\\" allow=\\"$ALLOW\\""
+exec cofair deploy node .
 """
 
 UNIT = """\
@@ -82,29 +100,35 @@ RestartSec=70"""
 ORGANISER = """\
 # Steps of the organiser
 
-Everything here stays on your machine; `keys/` above all. Participants get their folder, nothing else.
+Everything here stays on your machine; `keys/` above all: who has `keys/control.token` is the organiser, who has
+`keys/ca.key` decides who takes part. Participants get their folder, nothing else.
 
-1. Install: `python3 -m venv venv && venv/bin/pip install 'cofair[flower,report]=={version}'`
-2. Start the SuperLink and leave it running: `sh superlink.sh` (port {port}; or the unit `cofair-superlink.service`).
-   The next steps need a second terminal.
-3. Give each participant its folder. Each sends back `node.key.pub`: put it into `public-keys/` under its name, make
-   sure by another way (telephone) that it is the participant's, and register it:
-
-```
-{register}
-```
-
-4. Put your test and validation set into a .npz file (x_test, y_test, x_validation, y_validation) and run:
+1. Install nginx (`apt-get install nginx-light`), through which participants come, and cofair:
+   `python3 -m venv venv && venv/bin/pip install 'cofair[flower,report]=={version}'`
+2. If you change something in `app/` (a model of your own, the experiment), pack it again before anybody has its folder:
+   `venv/bin/cofair deploy pack ..` writes the app and its hash into every participant's folder.
+3. Start the server and leave it running: `sh superlink.sh` (or the unit `cofair-superlink.service`). Open port {port}
+   to participants, and no other: Flower itself listens on 127.0.0.1. The next steps need a second terminal.
+4. Give each participant its folder. Each sends back `node.csr`, and reads its fingerprint to you by another way
+   (telephone). Admit it, compare the fingerprint that is printed, and send it `participants/NAME.crt`:
 
 ```
-sh flwr.sh run app here --stream --run-config "out='$PWD/run'" --run-config "data='$PWD/server.npz'"
+{admit}
+```
+
+5. Put your test and validation set into `server.npz` (x_test, y_test, x_validation, y_validation), look at
+   `server.toml`, and run:
+
+```
+sh flwr.sh run app here --stream
 ```
 
 The run waits until all participants are there, and trains with them. Its results are in `run/`, and as a page in
 `run/report.html` after `venv/bin/cofair report run`.
 
 - `sh flwr.sh supernode list here` says who is connected.
-- A run that was interrupted goes on when the same command is given with `--run-config "resume=true"` added.
+- `venv/bin/cofair deploy remove NAME` takes a participant out, from the next call that it makes.
+- A run that was interrupted is resumed when the same command is given again.
 - The certificates are valid for {days} days.
 """
 
@@ -116,23 +140,32 @@ asks for the following, and for nothing else:
 
 {asked}
 
-What you allow stands in `settings.sh` (ALLOW). Your samples, labels and file names never leave this machine.
+What you allow stands in `settings.toml` (allow). Your samples, labels and file names never leave this machine.
+
+The app that will run here is `app.fab`, an archive that any zip program opens. Its SHA-256 is
+
+    {app}
+
+and stands in `settings.toml` (apps). No other app is ever started here, whoever sends it. Compare the hash
+(`sha256sum app.fab`) with what the organiser told you by another way.
 
 1. `python3 -m venv venv && venv/bin/pip install 'cofair[flower]=={version}'`
-2. `venv/bin/cofair deploy key node.key` makes your key; send `node.key.pub`, and only that, to the organiser.
-3. `sh start.sh` once your data is in `data.npz` (arrays x and y) and the organiser has registered your key. To start
-   it with the machine, use `cofair-supernode.service`.
+2. `venv/bin/cofair deploy key` makes your key, node.key, which stays here. Send `node.csr`, and only that, to the
+   organiser, and read the fingerprint that is printed to each other by another way (telephone).
+3. The organiser sends back your certificate: put it here as `node.crt`.
+4. `sh start.sh` once your data is in `data.npz` (arrays x and y). To start it with the machine, use
+   `cofair-supernode.service`.
 
-If it ends at once with *Failed to activate SuperNode*, the organiser has not registered this key, or it was stopped
-less than a minute ago: wait, and start it again. *certificate has expired* or *certificate verify failed*: ask the
-organiser for a new `ca.crt`. An address in use: set another PORT in `settings.sh`.
+*Failed to activate SuperNode*: it was stopped less than a minute ago; wait, and start it again. *The organiser's server
+refuses this participant*: the line says why. *certificate verify failed*: ask the organiser for a new `ca.crt`. An
+address in use: set another port in `settings.toml`.
 
-Flower runs the app that the organiser sends, as the user who starts the SuperNode: give it an account that can read
-your training data and nothing else.
+The app runs as the user who starts the SuperNode: give it an account that can read your training data and nothing else.
 """
 
 NEXT = """\
 Written: {folder}
   organiser/            keep it; STEPS.md says what to do
-  participant-NAME/     give each participant its folder; its STEPS.md has three commands
+  participant-NAME/     give each participant its folder; its STEPS.md has four steps
+The app that participants agree to has the SHA-256 {app}
 No key of a participant is in there: each makes its own."""

@@ -1,0 +1,60 @@
+"""A process that another one needs: started again when it ends, and gone with whoever started it."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_PATIENCE = 8.0  # seconds between asking it to end and ending it
+
+
+class KeptProcess:
+    """Runs a command in a thread of its own, again after a second whenever it ends."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start it."""
+        self._command = [*dying_with_its_parent("TERM"), *command]
+        self._name = Path(command[0]).name
+        self._environment = None if environment is None else {**os.environ, **environment}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask it to end, and end it where it does not; it is not started again."""
+        self._over.set()
+        if self._process is not None:
+            self._signal(signal.SIGTERM)
+        self._thread.join(timeout=_PATIENCE)
+        if self._thread.is_alive():
+            self._signal(signal.SIGKILL)
+
+    def _keep(self) -> None:
+        while not self._over.is_set():
+            # in a session of its own, so that Ctrl-C reaches it through `stop` only, and its children die with it
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, env=self._environment, start_new_session=True
+            )
+            if self._over.is_set():  # `stop` came between the question and the start
+                self._signal(signal.SIGTERM)
+            self._process.wait()
+            self._signal(signal.SIGKILL)
+            if not self._over.wait(1.0):
+                print(f"{self._name} ended ({self._process.returncode}) and is started again.", file=sys.stderr)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+
+
+def dying_with_its_parent(by: str) -> list[str]:
+    """Return what makes Linux send a process a signal when the one that started it is gone; nothing elsewhere."""
+    found = shutil.which("setpriv")
+    return [found, "--pdeathsig", by, "--"] if found else []

@@ -1,0 +1,137 @@
+"""The only door to the outside: nginx, which lets admitted participants through to the Fleet API and to nothing else.
+
+Flower serves its Fleet, Control and Runtime APIs on one port. That port is on loopback; nginx listens outside, asks for
+a certificate of the federation's authority, compares it with the key that the call is signed with, and forwards the
+calls that a SuperNode needs. The largest request and the slowest one are bounded here, before Flower reads anything.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from cofair.errors import UsageError
+from cofair.flower.deploy import keys
+from cofair.runs.folder import write_whole
+
+LARGEST_REQUEST = 8 * 2**20  # bytes: Flower sends arrays in pieces of 5 MiB, and messages without them
+CALLS = (
+    "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
+    "push-object", "pull-object", "confirm-message-received",
+)  # fmt: skip
+_FOLDER = "proxy"
+
+_CONFIGURATION = """\
+# Written by cofair from the certificates in participants/: 'cofair deploy admit' and 'remove' change it.
+{user}daemon off;
+pid proxy/nginx.pid;
+error_log stderr error;
+worker_processes 1;
+worker_shutdown_timeout 10s;
+
+events {{ worker_connections 1024; }}
+
+http {{
+    server_tokens off;
+    log_format calls '$time_iso8601 $remote_addr "$participant" $ssl_client_serial $request_method $uri $status '
+                     '$request_length $bytes_sent $request_time';
+    access_log proxy/access.log calls;
+    client_body_temp_path proxy/bodies;
+    proxy_temp_path proxy/answers;
+    fastcgi_temp_path proxy/none;
+    uwsgi_temp_path proxy/none;
+    scgi_temp_path proxy/none;
+
+    # a certificate speaks for one key: the serial number and the key that signs the call must belong together
+    map_hash_bucket_size 1024;
+    map "$ssl_client_serial $http_flwr_public_key" $participant {{
+        default "";
+{admitted}    }}
+    limit_req_zone $ssl_client_serial zone=calls:1m rate=200r/s;
+    limit_conn_zone $ssl_client_serial zone=connections:1m;
+
+    upstream superlink {{
+        server 127.0.0.1:{inner_port};
+        keepalive 16;
+    }}
+
+    server {{
+        listen {listen}:{port} ssl;
+        ssl_certificate ../keys/server.crt;
+        ssl_certificate_key ../keys/server.key;
+        ssl_client_certificate ../keys/ca.crt;
+        ssl_verify_client on;
+        ssl_verify_depth 1;
+        ssl_protocols TLSv1.2 TLSv1.3;
+
+        client_max_body_size {largest};
+        client_body_buffer_size 1m;
+        client_header_timeout 10s;
+        client_body_timeout 30s;
+        send_timeout 60s;
+
+        location ~ ^/v1/fleet/({calls})$ {{
+            limit_except POST {{ deny all; }}
+            if ($participant = "") {{ return 401; }}
+            limit_req zone=calls burst=1000 nodelay;
+            limit_conn connections 32;
+            proxy_pass https://superlink;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_ssl_trusted_certificate ../keys/ca.crt;
+            proxy_ssl_verify on;
+            proxy_ssl_name localhost;
+            proxy_read_timeout 60s;
+        }}
+
+        location / {{ return 404; }}
+    }}
+}}
+"""
+
+
+def program() -> str:
+    """Return where nginx lies; distributions put it where only administrators look."""
+    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
+    if found is None:
+        raise UsageError("This needs nginx, through which participants are let in: apt-get install nginx-light")
+    return found
+
+
+def write(organiser: Path, listen: str, port: int, inner_port: int) -> None:
+    """Write nginx' configuration for whoever has a certificate in the organiser's folder participants/."""
+    (organiser / _FOLDER).mkdir(mode=0o700, exist_ok=True)
+    text = _CONFIGURATION.format(
+        user="user root root;\n" if os.getuid() == 0 else "",  # a worker of another user could not read this folder
+        admitted="".join(_lines(sorted((organiser / "participants").glob("*.crt")))),
+        listen=f"[{listen}]" if ":" in listen else listen,
+        port=port, inner_port=inner_port, largest=LARGEST_REQUEST, calls="|".join(CALLS),
+    )  # fmt: skip
+    write_whole(organiser / _FOLDER / "nginx.conf", text)
+
+
+def command(organiser: Path, *more: str) -> list[str]:
+    """Return the command that runs nginx in an organiser's folder."""
+    # its own messages go to stderr from the first line on; the folder's path never stands in the configuration
+    return [program(), "-p", f"{organiser.resolve()}/", "-c", f"{_FOLDER}/nginx.conf", "-e", "stderr", *more]
+
+
+def is_running(organiser: Path) -> bool:
+    """Tell whether the proxy of a folder is running; another process may have its number after a power cut."""
+    try:
+        number = int((organiser / _FOLDER / "nginx.pid").read_text())
+        os.kill(number, 0)
+        return not Path("/proc/self").exists() or Path(f"/proc/{number}/comm").read_text().strip() == "nginx"
+    except (OSError, ValueError):
+        return False
+
+
+def _lines(certificates: Iterable[Path]) -> Iterable[str]:
+    for path in certificates:
+        certificate = keys.read_certificate(path)
+        serial, key = f"{certificate.serial_number:X}", keys.flower_header(certificate)
+        serial = serial.zfill(len(serial) + len(serial) % 2)  # as nginx writes it: whole bytes
+        assert re.fullmatch(r"[A-Za-z0-9+/=]+", key)
+        assert re.fullmatch(r"[A-Za-z0-9._-]+", path.stem)
+        yield f'        "{serial} {key}" "{path.stem}";\n'
