@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 
-.PHONY: demo test test-browser test-long bench bench-gpu audit format clean
+.PHONY: demo test test-browser test-long nginx bench bench-gpu audit format clean
 
 demo: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/cofair compare --data digits --scene pow --methods all --rounds 60 --out demo --overwrite
@@ -17,6 +17,12 @@ test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=
 	@echo "covered: $$($(BIN)/coverage report --format=total) % (coverage report -m shows the rest)"
 
+# what a deployment lets participants in through; without it the tests that start a real server are skipped
+nginx:
+	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || { \
+		root=; test "$$(id -u)" = 0 || root=sudo; \
+		$$root apt-get update --quiet=2 && $$root apt-get install --yes --quiet=2 --no-install-recommends nginx-light; }
+
 # the report in a real browser; installs Debian's chromium where none is found
 test-browser: $(READY)
 	@$(BIN)/python -m tests.report.browser || { \
@@ -24,11 +30,11 @@ test-browser: $(READY)
 		$$root apt-get update --quiet=2 && $$root apt-get install --yes --quiet=2 --no-install-recommends chromium; }
 	$(BIN)/python -m pytest -m browser -rs
 
-# what takes minutes, needs fetched data or a package registry
-test-long: $(READY)
+# what takes minutes, needs fetched data or a package registry; network namespaces and other users need root
+test-long: $(READY) nginx
 	$(BIN)/python -m pytest -m long
 
-bench: $(READY)
+bench: $(READY) nginx
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.scoring
 	$(BIN)/python -m benchmarks.importance
@@ -37,6 +43,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.sweep --alone
 	$(BIN)/python -m benchmarks.flower
+	$(BIN)/python -m benchmarks.proxy
 
 # on a machine with a GPU: a step against the GPU's own rate, run-rounds of each method, and the papers' tables whole; where several
 # processes share it, start NVIDIA's multi-process service first (nvidia-cuda-mps-control -d)

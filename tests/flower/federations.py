@@ -7,7 +7,7 @@ import torch
 from cofair.federation.federation import Federation
 from cofair.flower.client import client_app
 from cofair.flower.in_process import InProcessGrid
-from cofair.flower.server import serve
+from cofair.flower.server import deployed, serve
 from cofair.flower.settings import Waiting
 from cofair.models import build
 from cofair.runs.experiment import Experiment
@@ -58,6 +58,7 @@ def served(chosen, grid, wait=SOON, model=mlp, **options):
 
 def simulated(chosen, sizes=SIZES, model=mlp, present=None, given=None):
     """Run the vectorised engine; with `present(t, client)` some clients are absent in some rounds."""
+    chosen = deployed(chosen)
     clients, validation, test = shares(sizes)
     federation = Federation(clients, validation=validation, test=test, classes=CLASSES)
     prepared = prepare(chosen, federation=federation, model=model, contributions=given)

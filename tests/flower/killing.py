@@ -7,6 +7,9 @@ from pathlib import Path
 
 from cofair.flower.deploy.processes import MARK
 
+# on the command lines of apps; that of a SuperExec names its kind of app as well, and has no file with a token
+SERVER_APP, CLIENT_APP = ("flwr-serverapp", "--token-file"), ("flwr-clientapp", "--token-file")
+
 
 def ours():
     """Return the processes of deployments, whoever started them."""

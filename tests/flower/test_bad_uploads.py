@@ -144,3 +144,27 @@ def test_who_sends_nonsense_when_it_trains_alone_brings_what_the_first_model_can
     assert len(result.contributions) == len(SIZES)
     others = [i for i in range(len(SIZES)) if i != BAD]
     assert [result.contributions[i] for i in others] == pytest.approx([honest.contributions[i] for i in others])
+
+
+@pytest.mark.parametrize("said", ["\x1b[31mred\x1b[0m", "two\nlines", "\u202eleft", "\x00\x07", "x" * 10_000])
+def test_nothing_that_a_participant_says_reaches_a_terminal_as_it_is(said, caplog):
+    chosen = experiment("cgsv", last=2)
+    refusing = with_config(status="refused", reason=said)
+    with caplog.at_level(logging.WARNING, logger="flwr.cofair"):
+        logging.getLogger("flwr").propagate = True
+        result = served(chosen, tampering(grid_of(chosen), refusing))
+    reason = result.history[-1].refused[str(BAD)]
+    assert reason.isprintable()
+    assert len(reason) <= 200
+    assert all(line.isprintable() for line in caplog.messages)
+
+
+def test_what_is_no_name_of_an_array_is_told_shortly(caplog):
+    def strange(reply, _):
+        reply.content.array_records[ARRAYS]["\x1b]0;" + "x" * 1000] = written(np.zeros(3))
+        return reply
+
+    chosen = experiment("cgsv", last=2)
+    reason = served(chosen, tampering(grid_of(chosen), strange)).history[-1].refused[str(BAD)]
+    assert reason.isprintable()
+    assert len(reason) < 120

@@ -11,9 +11,10 @@ from flwr.app import RecordDict
 from cofair.errors import RunError, UsageError
 from cofair.flower import messages
 from cofair.flower.client import client_app
-from cofair.flower.settings import Waiting, waiting
+from cofair.flower.settings import ServerSettings, server_settings
 from cofair.runs.folder import RunFolder
 from tests.flower.federations import SOON, experiment, grid_of, mlp, node_of, served, shares, simulated
+from tests.flower.test_bad_uploads import empty, tampering
 
 
 @pytest.fixture(autouse=True)
@@ -194,7 +195,63 @@ def test_a_restarted_server_goes_on_where_it_was(name, tmp_path):
     assert [r.reputation for r in result.history] == [r.reputation for r in whole.history]
 
 
-def test_waiting_is_read_from_a_run_and_checked():
-    assert waiting({"round-seconds": 30, "clients": 3, "out": "x"}) == Waiting(clients=3, round_seconds=30.0)
+@pytest.mark.parametrize("how", ["absent", "refused"])
+@pytest.mark.parametrize("name", ["fedsac", "contract"])
+def test_who_is_measured_and_then_contributes_in_two_of_fifteen_rounds_is_paid_for_little(name, how):
+    """The two are the last ones: to be there when rewards are handed out is not to have taken part."""
+
+    def rewarded(**participation):
+        chosen = experiment(name, last=15, participation=participation)
+        grid = grid_of(chosen)
+        if how == "absent":
+
+            def leave(t, _):
+                node_of(grid, 2).online = t > 13
+
+            while_round(grid, 0, leave)
+        else:
+            tampering(grid, lambda reply, message: reply if rounds_of(message) > 13 else empty(reply, message), since=1)
+        result = served(chosen, grid)
+        return result.history[-1].accuracies[2], result.contributions[2]
+
+    kept, brought = rewarded(fade=0.0)
+    assert kept > 0.8 * brought
+    assert rewarded()[0] < 0.5 * brought  # three classes: a third is chance
+
+
+def rounds_of(message):
+    told = messages.config_of(message)
+    return told["round"] if told["memory"] != "none" else 99  # it trains alone as it should
+
+
+def test_who_is_silent_holds_up_one_training_of_a_round_and_not_the_next(log):
+    chosen = experiment("fedavg", last=1, contribution={"measure": "size"})  # two trainings: the second is personal
+    grid = grid_of(chosen)
+    honest, asked = node_of(grid, 3).app, []
+
+    def silent(message, context):
+        if message.metadata.message_type == "train":
+            asked.append(messages.config_of(message)["work"])
+            return None
+        return honest(message, context)
+
+    node_of(grid, 3).app = silent
+    began = time.monotonic()
+    served(chosen, grid, replace(SOON, round_seconds=2.0))
+    assert time.monotonic() - began < 2 * 2.0
+    assert len(asked) == 1
+
+
+def test_what_only_the_server_knows_is_read_from_its_own_file_and_checked(tmp_path, monkeypatch):
+    assert server_settings({}) == ServerSettings()  # Flower's simulation has no organiser's folder
+    monkeypatch.setenv("COFAIR_ORGANISER", str(tmp_path))
+    (tmp_path / "server.toml").write_text('round_seconds = 30\nclients = 3\nout = "x"\n')
+    known = server_settings({})
+    assert (known.clients, known.round_seconds, known.out_folder, known.data_file) == (3, 30.0, tmp_path / "x", None)
+    (tmp_path / "second.toml").write_text("round_seconds = 0\n")
     with pytest.raises(UsageError, match="round_seconds must be above 0"):
-        waiting({"round-seconds": 0})
+        server_settings({"settings": "second"})
+    with pytest.raises(UsageError, match=r"Cannot read the server's settings .*third\.toml"):
+        server_settings({"settings": "third"})
+    with pytest.raises(UsageError, match="name of a file"):
+        server_settings({"settings": "../server"})

@@ -3,11 +3,14 @@
 import importlib.util
 import json
 import signal
+import socket
 import ssl
 import stat
 import subprocess
 import sys
 import time
+import tomllib
+import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,8 +23,9 @@ from typer.testing import CliRunner
 
 from cofair.cli import app as cli
 from cofair.errors import RunError, UsageError
-from cofair.flower.deploy import keys
-from cofair.flower.deploy.app import write_app
+from cofair.flower.deploy import bounds, keys
+from cofair.flower.deploy.app import experiment_in, hash_of, write_app
+from cofair.flower.deploy.participant import Participant
 from cofair.flower.deploy.processes import Processes, complaint
 from cofair.flower.in_process import InProcessGrid
 from cofair.runs.experiment import Experiment
@@ -47,14 +51,44 @@ def test_the_certificate_is_for_its_hosts_and_signed_by_the_authority(tmp_path):
 
 def test_keys_are_their_owners_alone_and_never_overwritten(tmp_path):
     keys.certificates(tmp_path, ["localhost"])
-    key = keys.node_key(tmp_path, "node")
-    for name in ("ca.key", "server.key", "node"):
+    keys.node_key(tmp_path)
+    for name in ("ca.key", "server.key", "node.key"):
         assert mode(tmp_path / name) == 0o600, name
-    private = serialization.load_ssh_private_key(key.read_bytes(), None)
-    public = serialization.load_ssh_public_key((tmp_path / "node.pub").read_bytes())
+    private = serialization.load_ssh_private_key(keys.flower_private_key(tmp_path / "node.key"), None)
+    public = serialization.load_ssh_public_key(keys.flower_key(keys.requested(tmp_path / "node.csr")))
     assert private.public_key() == public
     with pytest.raises(UsageError, match="never overwritten"):
-        keys.node_key(tmp_path, "node")
+        keys.node_key(tmp_path)
+
+
+def test_a_participants_certificate_is_for_its_key_and_name_and_for_calling_only(tmp_path):
+    keys.certificates(tmp_path, ["localhost"])
+    keys.node_key(tmp_path)
+    request = keys.requested(tmp_path / "node.csr")
+    certificate = keys.issued(tmp_path, request, "north")
+    keys.write_certificate(tmp_path / "node.crt", certificate)
+    assert keys.certificate_fault(tmp_path) is None
+    assert keys.fingerprint(certificate) == keys.fingerprint(request)
+    assert certificate.subject.rfc4514_string() == "CN=north"
+    [use] = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert use == x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+
+
+@pytest.mark.parametrize("fault", ["expired", "another authority", "another key"])
+def test_a_participant_is_told_what_is_wrong_with_its_certificate(tmp_path, fault):
+    other = tmp_path / "other"
+    other.mkdir()
+    for folder in (tmp_path, other):
+        keys.certificates(folder, ["localhost"])
+        keys.node_key(folder)
+    where = other if fault == "another authority" else tmp_path
+    request = keys.requested((other if fault == "another key" else tmp_path) / "node.csr")
+    keys.write_certificate(
+        tmp_path / "node.crt", keys.issued(where, request, "a", days=-1 if fault == "expired" else 1)
+    )
+    told = {"another authority": "not issued by the organiser"}.get(fault, fault)
+    assert told in keys.certificate_fault(tmp_path)
 
 
 def test_init_writes_a_folder_for_everybody_and_no_participants_key(tmp_path):
@@ -64,17 +98,23 @@ def test_init_writes_a_folder_for_everybody_and_no_participants_key(tmp_path):
     )
     assert told.exit_code == 0, told.output
     chosen = Experiment.from_file(folder / "organiser" / "app" / "fairapp" / "experiment.toml")
-    assert (chosen.method.name, chosen.federation.clients) == ("fedrac", 3)
+    assert chosen.method.name == "fedrac"
     secrets = [path for path in folder.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
     assert sorted(path.relative_to(folder).as_posix() for path in secrets) == [
         "organiser/keys/ca.key",
         "organiser/keys/server.key",
     ]
-    assert all(mode(path) == 0o600 for path in secrets)
+    for path in [folder, *folder.rglob("*")]:
+        assert mode(path) == (0o700 if path.is_dir() or path.suffix == ".sh" else 0o600), path
     steps = (folder / "participant-north" / "STEPS.md").read_text()
     assert "`size`: how many samples it has" in steps
     assert "class_counts" not in steps
-    assert 'SUPERLINK="fl.example:8443"' in (folder / "participant-north" / "settings.sh").read_text()
+    app = (folder / "participant-north" / "app.fab").read_bytes()
+    own = Participant(folder / "participant-north").settings
+    assert (own.name, own.superlink, own.allow) == ("north", "fl.example:8443", ("size",))
+    assert own.apps == (hash_of(app),)
+    assert own.apps[0] in steps
+    assert own.apps[0] in told.output
     for script in [*folder.rglob("*.sh")]:
         subprocess.run(["sh", "-n", str(script)], check=True)
     for module in folder.rglob("*.py"):
@@ -105,8 +145,80 @@ def test_asks_says_what_is_asked(tmp_path):
     assert told.output.splitlines()[1].startswith("loss_before: the mean loss")
 
 
-def test_the_app_that_is_written_runs_in_process(tmp_path):
-    write_app(tmp_path / "app", experiment("cgsv", last=2), 2)
+def test_what_participants_are_told_names_no_path_and_no_number_of_others(tmp_path):
+    """Flower sends a run's settings to everybody; the packed app is all that a participant has of the server's side."""
+    folder = tmp_path / "federation"
+    CliRunner().invoke(cli, ["deploy", "init", str(folder), "--participants", "north,south,west"])
+    app = folder / "organiser" / "app"
+    assert tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"] == {
+        "settings": "server"
+    }
+    with zipfile.ZipFile(folder / "participant-north" / "app.fab") as files:
+        everything = b"".join(files.read(name) for name in files.namelist())
+    for told in (str(tmp_path), "south", "server.npz", "control.token"):
+        assert told.encode() not in everything
+    assert experiment_in((folder / "participant-north" / "app.fab").read_bytes()).federation.clients == 10  # default
+
+
+def test_an_app_that_changes_is_another_app(tmp_path):
+    folder = tmp_path / "federation"
+    CliRunner().invoke(cli, ["deploy", "init", str(folder), "--participants", "north,south"])
+    before = Participant(folder / "participant-south").settings.apps
+    again = CliRunner().invoke(cli, ["deploy", "pack", str(folder)])
+    assert before[0] in again.output
+    module = folder / "organiser" / "app" / "fairapp" / "client_app.py"
+    module.write_text(module.read_text() + "# changed\n")
+    changed = CliRunner().invoke(cli, ["deploy", "pack", str(folder)])
+    after = Participant(folder / "participant-south").settings.apps
+    assert after != before
+    assert after[0] in changed.output
+    assert after[0] in (folder / "participant-south" / "STEPS.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('apps = ["x"]', "64 hexadecimal digits"),
+        ("apps = []", "names no app"),
+        ('allow = ["samples"]', "allow names 'samples'"),
+        ('name = "../b"', "letters, digits"),
+        ("port = 0", "at least 1"),
+        ("prot = 1", "Unknown setting"),
+        ("port = ", "Cannot read"),
+    ],
+)
+def test_settings_of_a_participant_are_read_strictly(tmp_path, line, sentence):
+    folder = tmp_path / "federation"
+    CliRunner().invoke(cli, ["deploy", "init", str(folder), "--participants", "north,south"])
+    own = folder / "participant-north"
+    key = line.split(" ")[0]
+    text = (own / "settings.toml").read_text().splitlines()
+    kept = [old for old in text if not old.startswith(f"{key} = ")]
+    (own / "settings.toml").write_text("\n".join([*kept, line]))
+    (own / "data.npz").touch()
+    keys.node_key(own)
+    request = keys.requested(own / "node.csr")
+    keys.write_certificate(own / "node.crt", keys.issued(folder / "organiser" / "keys", request, "north"))
+    told = CliRunner().invoke(cli, ["deploy", "node", str(own)])
+    assert isinstance(told.exception, UsageError)
+    assert sentence in str(told.exception)
+
+
+def test_a_port_that_is_taken_is_a_sentence(tmp_path):
+    folder = tmp_path / "federation"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        CliRunner().invoke(cli, ["deploy", "init", str(folder), "--participants", "a,b", "--port", str(port)])
+        told = CliRunner().invoke(cli, ["deploy", "superlink", str(folder / "organiser")])
+        assert isinstance(told.exception, UsageError)
+        assert f"Port {port}" in str(told.exception)
+        assert "organiser.toml (port)" in str(told.exception)
+
+
+def test_the_app_that_is_written_runs_in_process(tmp_path, monkeypatch):
+    write_app(tmp_path / "app", experiment("cgsv", last=2))
 
     def module(name):
         spec = importlib.util.spec_from_file_location(name, tmp_path / "app" / "fairapp" / f"{name}.py")
@@ -119,11 +231,14 @@ def test_the_app_that_is_written_runs_in_process(tmp_path):
         np.savez(tmp_path / f"{k}.npz", x=clients[k][0].numpy(), y=clients[k][1].numpy())
     served = {"x_test": test[0], "y_test": test[1], "x_validation": validation[0], "y_validation": validation[1]}
     np.savez(tmp_path / "server.npz", **{name: value.numpy() for name, value in served.items()})
-    config = {"data": str(tmp_path / "server.npz"), "out": str(tmp_path / "run"), "clients": 2, "overrides": ""}
+    (tmp_path / "second.toml").write_text('data = "server.npz"\nout = "run"\nclients = 2\n')
+    monkeypatch.setenv("COFAIR_ORGANISER", str(tmp_path))
+    config = {"settings": "second"}
     grid = InProcessGrid.of(
         module("client_app"), [{"name": f"n{k}", "data": str(tmp_path / f"{k}.npz")} for k in range(2)], config
     )
     module("server_app")(grid, Context(1, 1, {}, RecordDict(), config))
+    assert bounds.largest(tmp_path, 1) > bounds.SMALLEST
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [client["name"] for client in summary["clients"]] == ["n0", "n1"]
     assert [client["samples"] for client in summary["clients"]] == [8, 30]

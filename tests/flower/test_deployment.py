@@ -9,9 +9,10 @@ import time
 import pytest
 
 from cofair.command.deploy import demo
+from tests.flower.deployed import needs_nginx
 from tests.flower.killing import ours
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, needs_nginx]
 DEMO = [sys.executable, "-m", "cofair", "deploy", "demo"]
 
 
@@ -28,8 +29,8 @@ def test_the_demonstration_equals_its_simulation_and_leaves_nothing_behind(tmp_p
 @pytest.mark.parametrize(
     ("ask", "when"),
     [
-        (signal.SIGINT, "starting the SuperLink"),
-        (signal.SIGTERM, "SuperNode 0 registered"),
+        (signal.SIGINT, "starting the server"),
+        (signal.SIGTERM, "participant 0 admitted"),
         (signal.SIGINT, "the app is sent"),
         (signal.SIGTERM, "the app is sent"),
         (signal.SIGINT, "round 1 is over"),

@@ -6,28 +6,31 @@ from dataclasses import replace
 import pytest
 
 from cofair import methods
-from cofair.flower.deploy.app import write_app
-from cofair.flower.deploy.demo import experiment as demonstration
-from cofair.flower.deploy.demo import node_config, read_back, run_config, wait, write_data
+from cofair.flower.deploy.app import demonstration, write_app
+from cofair.flower.deploy.demo import read_back, wait, write_data
 from cofair.flower.deploy.local import LocalFederation
-from cofair.flower.explained import EXPLAINED
 from cofair.runs.run import run_experiment
+from tests.flower.deployed import needs_nginx
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, needs_nginx]
 methods.load_installed()
 AT_ONCE, SECONDS = 5, 1800  # while one run waits for Flower's polls, another trains
 
 
 def test_every_method_gives_the_numbers_of_the_vectorised_engine(tmp_path):
     differences = {}
-    with LocalFederation(tmp_path) as federation:
+    apps = {name: tmp_path / f"app-{name}" for name in methods.names()}
+    for name, app in apps.items():
+        write_app(app, experiment(name))
+    with LocalFederation(tmp_path, experiment("fedavg"), ["0", "1"]) as federation:
         federation.start_superlink()
-        write_data(tmp_path, experiment("fedavg"))
+        write_data(federation, experiment("fedavg"))
         for name in "01":
-            federation.register(name)
-            federation.start_node(name, node_config(tmp_path, name, " ".join(EXPLAINED)))
+            federation.admit(name)
+            federation.agree(name, apps.values())
+            federation.start_node(name)
         for first in range(0, len(methods.names()), AT_ONCE):
-            runs = {name: begun(federation, name) for name in methods.names()[first : first + AT_ONCE]}
+            runs = {name: begun(federation, name, apps[name]) for name in methods.names()[first : first + AT_ONCE]}
             until = time.monotonic() + SECONDS
             for name, run in runs.items():
                 wait(federation, run, tmp_path / name, until, lambda text: None)
@@ -37,10 +40,10 @@ def test_every_method_gives_the_numbers_of_the_vectorised_engine(tmp_path):
     assert {name: value for name, value in differences.items() if value > 1e-9} == {}
 
 
-def begun(federation, name):
-    app = federation.folder / f"app-{name}"
-    write_app(app, experiment(name), 2)
-    return federation.run(app, [*run_config(federation.folder, federation.folder / name), "poll-seconds=3.0"])
+def begun(federation, name, app):
+    settings = {"clients": 2, "data": "server.npz", "out": str(federation.folder / name), "poll_seconds": 3.0}
+    federation.write_server_settings(name, **settings)
+    return federation.run(app, name)
 
 
 def experiment(name):

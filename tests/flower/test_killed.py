@@ -8,16 +8,17 @@ import pytest
 import torch
 
 from cofair.flower.deploy import keys
-from cofair.flower.deploy.app import write_app
-from cofair.flower.deploy.demo import experiment as demonstration
-from cofair.flower.deploy.demo import is_over, node_config, run_config, write_data
-from cofair.flower.deploy.local import LocalFederation, listens
+from cofair.flower.deploy.app import demonstration
+from cofair.flower.deploy.demo import is_over, write_data
+from cofair.flower.deploy.local import LocalFederation
+from cofair.flower.deploy.ports import listens
 from cofair.runs.history import read_history
 from cofair.runs.loop import rounds
 from cofair.runs.prepare import prepare
-from tests.flower.killing import kill, named, until
+from tests.flower.deployed import needs_nginx
+from tests.flower.killing import CLIENT_APP, SERVER_APP, kill, named, until
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, needs_nginx]
 ROUNDS = 12
 BACK_OFF = 70  # seconds: as long as the units of systemd wait, since Flower refuses a node that it takes for connected
 
@@ -25,19 +26,10 @@ BACK_OFF = 70  # seconds: as long as the units of systemd wait, since Flower ref
 class Run:
     """A run of two participants, and what its folder says."""
 
-    def __init__(self, folder, federation):
-        self.folder, self.out, self.federation = folder, folder / "run", federation
-        self.chosen = demonstration(ROUNDS, 2, "fedrac", 0).with_run(checkpoint_every=1)
-        self.stood = []
-        write_app(folder / "app", self.chosen, 2)
-        write_data(folder, self.chosen)
-
-    def start_node(self, name):
-        self.federation.start_node(name, node_config(self.folder, name, "size"))
-
-    def begin(self, *more):
-        config = [*run_config(self.folder, self.out), "round-seconds=150", *more]
-        self.federation.run(self.folder / "app", config)
+    def __init__(self, federation, chosen):
+        self.out, self.federation, self.chosen, self.stood = federation.folder / "run", federation, chosen, []
+        write_data(federation, chosen)
+        federation.write_server_settings(clients=2, data="server.npz", out=str(self.out), round_seconds=150)
 
     def history(self):
         file = self.out / "history.jsonl"
@@ -52,7 +44,7 @@ class Run:
         """Kill once a participant trains in a round that was not begun before."""
         before = len(self.history())
         until(lambda: len(self.history()) > before, 300, "a round")
-        until(lambda: named(self.federation.processes, "flwr-clientapp"), 120, "a training")
+        until(lambda: named(self.federation.processes, *CLIENT_APP), 120, "a training")
         self.stood.append(self.history())
         assert kill(self.federation.processes, *parts)
 
@@ -62,39 +54,39 @@ class Run:
 
 
 def test_killing_any_process_loses_at_most_the_round_in_flight(tmp_path):
-    with LocalFederation(tmp_path) as federation:
+    chosen = demonstration(ROUNDS, 2, "fedrac", 0).with_run(checkpoint_every=1)
+    with LocalFederation(tmp_path, chosen, ["0", "1", "stranger"]) as federation:
         federation.start_superlink()
-        run = Run(tmp_path, federation)
+        run = Run(federation, chosen)
         for name in "01":
-            federation.register(name)
-            run.start_node(name)
-        refuses_a_key_that_nobody_registered(run)
+            federation.admit(name)
+            federation.start_node(name)
+        refuses_a_key_that_nobody_admitted(federation)
 
-        run.begin()
-        until(lambda: named(federation.processes, "flwr-clientapp"), 200, "joining")
-        assert kill(federation.processes, "flwr-serverapp")
-        run.begin("resume=true")  # nothing was written yet: it begins
+        federation.run()
+        until(lambda: named(federation.processes, *CLIENT_APP), 200, "joining")
+        assert kill(federation.processes, *SERVER_APP)
+        federation.run()  # nothing was written yet: it begins
 
-        run.kill_in_the_next_round("flwr-clientapp")
+        run.kill_in_the_next_round(*CLIENT_APP)
         run.goes_on()
 
-        run.kill_in_the_next_round("flower-supernode", "keys/1")
+        run.kill_in_the_next_round("deploy", "node", "participant-1")
         killed = time.monotonic()
         run.goes_on()
         absent = len(run.stood[-1]) + 1
         time.sleep(max(0.0, killed + BACK_OFF - time.monotonic()))
-        run.start_node("1")
+        federation.start_node("1")
         until(lambda: any(all(who) for t, who in run.took_part().items() if t > absent), 300, "coming back")
 
-        run.kill_in_the_next_round("flwr-serverapp")
-        run.begin("resume=true")
+        run.kill_in_the_next_round(*SERVER_APP)
+        federation.run()
         run.goes_on()
 
-        run.kill_in_the_next_round("flower-superlink")
-        kill(federation.processes, "flwr-serverapp")
+        run.kill_in_the_next_round("deploy", "superlink")
         until(lambda: not listens(federation.port), 30, "letting go of the port")
         federation.start_superlink()
-        run.begin("resume=true")
+        federation.run()
         until(lambda: is_over(run.out), 600, "the end")
 
     measured = run.history()
@@ -107,14 +99,18 @@ def test_killing_any_process_loses_at_most_the_round_in_flight(tmp_path):
     assert [r.reputation for r in measured] == [pytest.approx(r.reputation) for r in simulated]
 
 
-def refuses_a_key_that_nobody_registered(run):
-    keys.node_key(run.folder / "keys", "stranger")
-    run.start_node("stranger")
-    stranger = run.federation.processes.forget("node-stranger")
-    assert stranger.wait(timeout=120) != 0
-    logs = run.federation.processes.logs
-    assert "Failed to activate SuperNode" in (logs / "node-stranger.log").read_text()
-    assert "No SuperNode found with the given public key" in (logs / "superlink.log").read_text()
+def refuses_a_key_that_nobody_admitted(federation):
+    """A stranger that has even the authority's signature, but whom the organiser does not let in."""
+    own = federation.participant("stranger")
+    keys.node_key(own)
+    certificate = keys.issued(federation.organiser.folder / "keys", keys.requested(own / "node.csr"), "stranger")
+    keys.write_certificate(own / "node.crt", certificate)
+    (own / "data.npz").write_bytes(b"")
+    federation.start_node("stranger")
+    stranger = federation.processes.forget("node-stranger")
+    stranger.wait(timeout=120)
+    log = (federation.processes.logs / "node-stranger.log").read_text()
+    assert "the organiser has not admitted this key, or has removed it" in log
 
 
 def with_those(prepared, took_part):

@@ -101,3 +101,18 @@ def test_values_travel_with_what_is_smaller(share):
     assert torch.equal(wire.unpack(arrays, base, scope), torch.where(chosen, row, base))
     extra = sum(array.nbytes for name, array in arrays.items() if name != "values")
     assert extra <= min(4 * int(chosen.sum()), (int(scope.sum()) + 7) // 8)
+
+
+def test_a_message_tells_nothing_of_the_others():
+    """No count grows with what others are sent, and nobody's name, number or path is in it."""
+    chosen = experiment("fedrac", last=3)
+    grid = grid_of(chosen)
+    grid.watch = True
+    served(chosen, grid)
+    versions = []
+    for message, _ in trainings(grid, 1):
+        told = messages.config_of(message)
+        versions.append(told["version"])
+        assert set(told) == {"round", "work", "model", "base", "version", "choices", "memory", "ledger", "classes"}
+    assert len(set(versions)) == len(versions)
+    assert all(len(version) == 16 and int(version, 16) >= 0 for version in versions)

@@ -237,7 +237,7 @@ def test_messages_tell_the_head_of_the_ledger(tmp_path):
 
 def test_who_is_away_loses_reputation_where_it_fades():
     chosen = experiment("cgsv", last=4, participation={"fade": 0.5})
-    kept = experiment("cgsv", last=4)
+    kept = experiment("cgsv", last=4, participation={"fade": 0.0})
 
     def away(settings):
         grid = grid_of(settings)

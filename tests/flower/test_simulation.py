@@ -1,4 +1,4 @@
-"""The same app under Flower's simulation: two actors of Ray. Needs `pip install 'flwr[simulation]==1.41.*'`."""
+"""The same app under Flower's simulation: two actors of Ray. Needs `pip install 'flwr[simulation]>=1.41,<1.43'`."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cofair.flower.deploy.demo import experiment as demonstration
+from cofair.flower.deploy.app import demonstration
 from cofair.runs.history import read_history
 from cofair.runs.run import run_experiment
 

@@ -1,0 +1,137 @@
+"""An answer that is late is dropped, and does not put off the next one: with Flower's own state of a node."""
+
+import threading
+import time
+
+import httpx
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode import start_client_internal
+from flwr.supernode.nodestate import NodeStateFactory
+
+from cofair.flower.deploy import supernode
+from tests.flower.federations import SOON  # also quiets Flower's log
+
+assert SOON
+
+
+class Wire(supernode.FederationClient):
+    """A client whose server is a list: what is pulled, and what arrived."""
+
+    def __init__(self):
+        self.inbox, self.arrived = [], []
+
+    def _unary_unary(self, *, path, request, **_):
+        if path.endswith("pull-messages"):
+            return PullMessagesResponse(messages_list=[message_to_proto(self.inbox.pop(0))] if self.inbox else [])
+        [message] = request.messages_list
+        self.arrived.append(message.metadata.reply_to_message_id)
+        return PushMessagesResponse()
+
+
+@pytest.fixture
+def client():
+    yield Wire()
+    Wire.waiting_for = None
+
+
+class ANode:
+    """Flower's own state of a node, and its function that pushes answers."""
+
+    def __init__(self, client):
+        factory = ObjectStoreFactory()
+        self.store, self.client = factory.store(), client
+        self.state = NodeStateFactory(factory).state()
+
+    def asked(self, name):
+        """Let a message come from the server, and return it."""
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        message = Message(RecordDict({"config": ConfigRecord({"name": name})}), 5, "train", group_id=name)
+        message.metadata.__dict__["_message_id"] = message.object_id
+        self.client.inbox.append(message)
+        self.client.PullMessages(PullMessagesRequest(node=Node(node_id=5)))
+        return message
+
+    def answered(self, message):
+        """Let the app of the node answer a message."""
+        reply = Message(RecordDict({"config": ConfigRecord({"status": "ok"})}), reply_to=message)
+        start_client_internal._insert_message(reply, self.state, self.store)
+
+    def push(self, function):
+        def send(message, tree, _):
+            told = PushMessagesRequest(
+                node=Node(node_id=5), messages_list=[message_to_proto(message)], message_object_trees=[tree]
+            )
+            self.client.PushMessages(told)
+            return set(), "session"
+
+        function(state=self.state, object_store=self.store, send=send, push_object=lambda *_: None)
+
+
+def test_an_answer_to_an_earlier_message_is_dropped_and_the_present_one_arrives(client):
+    node = ANode(client)
+    late, now = node.asked("late"), node.asked("now")
+    node.answered(late)
+    threading.Thread(target=lambda: (time.sleep(1.0), node.answered(now)), daemon=True).start()
+    node.push(supernode.answering(start_client_internal._push_messages, Wire))
+    assert client.arrived == [now.metadata.message_id]
+
+
+def test_flower_alone_would_be_an_answer_behind(client):
+    """What is worked around is still there: when this fails, `answering` can go."""
+    node = ANode(client)
+    late, now = node.asked("late"), node.asked("now")
+    node.answered(late)
+    node.push(start_client_internal._push_messages)
+    assert client.waiting_for == now.metadata.message_id  # it goes on to pull, with this one unanswered
+
+
+def test_an_answer_that_cannot_be_sent_for_a_while_is_tried_again(client, monkeypatch):
+
+    node = ANode(client)
+    message = node.asked("one")
+    request = PushMessagesRequest(messages_list=[message_to_proto(Message(RecordDict(), reply_to=message))])
+    told = client._unary_unary
+    answers = [httpx.ConnectError("gone"), status(502), None]
+
+    def failing(**call):
+        error = answers.pop(0)
+        if error is not None:
+            raise error
+        return told(**call)
+
+    monkeypatch.setattr(client, "_unary_unary", failing)
+    for _ in range(2):
+        with pytest.raises(httpx.HTTPError):
+            client.PushMessages(request)
+        assert client.waiting_for == message.metadata.message_id
+    client.PushMessages(request)
+    assert client.waiting_for is None
+    assert client.arrived == [message.metadata.message_id]
+
+
+def test_an_answer_that_is_refused_is_not_waited_for(client, monkeypatch):
+
+    node = ANode(client)
+    message = node.asked("one")
+
+    def refuse(**_):
+        raise status(413)
+
+    monkeypatch.setattr(client, "_unary_unary", refuse)
+    with pytest.raises(httpx.HTTPStatusError):
+        client.PushMessages(
+            PushMessagesRequest(messages_list=[message_to_proto(Message(RecordDict(), reply_to=message))])
+        )
+    assert client.waiting_for is None
+
+
+def status(code):
+
+    request = httpx.Request("POST", "https://server")
+    return httpx.HTTPStatusError("refused", request=request, response=httpx.Response(code, request=request))
