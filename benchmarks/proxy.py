@@ -77,7 +77,7 @@ def _rounds(out: Path) -> float:
 
 
 def _calls(federation: LocalFederation) -> float:
-    """Return how many calls with a message's parts each participant makes in a round; those that only ask are cheap."""
+    """Return how many calls with parts of a message each participant makes in a round; its log leaves others out."""
     lines = (federation.organiser.folder / "proxy" / "access.log").read_text(encoding="utf-8").splitlines()
     own = [line for line in lines if ' "0" ' in line]
     trainings = sum("/push-messages" in line for line in own)

@@ -1,6 +1,6 @@
-"""Processes of a federation are killed, paused and cut off in random order: whoever is online takes part again soon.
+"""Processes of a federation are killed and paused, and its door is closed: whoever is online takes part again soon.
 
-COFAIR_DISTURBANCES says how many (8), COFAIR_SEED in which order (0).
+COFAIR_DISTURBANCES says how many (8 of 15), COFAIR_SEED in which order (0).
 """
 
 import json
@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +61,9 @@ class Disturbed:
         return named(self.federation.processes, *VICTIMS[victim])
 
     def disturb(self, victim, action):
+        if action == "cut off":  # for a while the door answers nobody: what is underway breaks off
+            self.closed(100)
+            return
         until(lambda: self.numbers(victim), 120, f"finding the {victim}")
         for number in self.numbers(victim):
             os.kill(number, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
@@ -80,6 +84,18 @@ class Disturbed:
             time.sleep(3)
             self.federation.run()
 
+    def closed(self, seconds):
+        """Let nothing through between participants and the server for longer than Flower waits for anything."""
+        file = self.federation.organiser.folder / "proxy" / "nginx.pid"
+        number = int(file.read_text())
+        os.kill(number, signal.SIGSTOP)
+        workers = [int(part) for part in Path(f"/proc/{number}/task/{number}/children").read_text().split()]
+        for worker in workers:  # their connections hang, and new ones are not accepted
+            os.kill(worker, signal.SIGSTOP)
+        time.sleep(seconds)
+        for process in (*workers, number):
+            os.kill(process, signal.SIGCONT)
+
     def online(self):
         told = self.federation._flower("supernode", "list", "here", "--format", "json")
         return [node["status"] for node in told["nodes"]] == ["online"] * 2
@@ -99,8 +115,9 @@ class Disturbed:
 def test_who_is_online_takes_part_again_within_two_rounds(tmp_path):
     chosen = demonstration(10_000, 2, "fedavg", 0).with_run(checkpoint_every=1)
     chosen = replace(chosen, contribution=replace(chosen.contribution, measure="size", on="test"))
-    every = [(victim, action) for victim in VICTIMS for action in ("kill", "pause")]
+    every = [(victim, action) for victim in VICTIMS for action in ("kill", "pause")] + [("network", "cut off")]
     random.Random(SEED).shuffle(every)
+    every.sort(key=lambda one: one[1] != "cut off")  # which is always among them
     with LocalFederation(tmp_path, chosen, ["0", "1"]) as federation:
         federation.start_superlink()
         write_data(federation, chosen)

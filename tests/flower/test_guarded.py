@@ -1,8 +1,8 @@
 """Can a participant act as the organiser, or as another participant? A real server is asked, call by call."""
 
+import hashlib
 import os
 import shutil
-import ssl
 import subprocess
 import sys
 import time
@@ -28,6 +28,7 @@ from tests.flower.attacker import (
     node_number,
     participant,
     paths,
+    raw,
     self_signed,
     signed,
 )
@@ -76,23 +77,44 @@ def test_a_participant_reaches_neither_control_nor_runtime(federation, path):
     assert participant(federation, "a")(path, **signed(key), authorization=f"Bearer {token(federation)}") == 404
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/", "/docs", "/openapi.json", "/health", "/v1/runtime/responses", "//v1/control/list-runs",
-        "/v1/fleet/../control/list-runs", "/v1/fleet/pull-messages/../../control/list-runs",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/health", "/v1/runtime/responses"])
 def test_a_participant_reaches_nothing_else(federation, path):
     caller = participant(federation, "a")
     assert caller(path) == 404
     assert caller.client.get(f"{caller.address}{path}").status_code == 404
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//v1/control/list-runs", "/v1/fleet/../control/list-runs", "/v1/fleet/%2e%2e/control/list-runs",
+        "/v1/fleet/pull-messages/../../control/list-runs", "/v1/fleet/pull-messages%2f..%2f..%2fcontrol%2flist-runs",
+        "/v1/fleet/./../control/list-runs", "/v1/control/list-runs#/v1/fleet/pull-messages",
+        "https://localhost/v1/control/list-runs", "/v1/fleet/push-object%0A", "/v1/fleet/push-object%0a/",
+        "/v1/fleet/push-object%00", "/v1/fleet/push-object;x", "/v1/fleet/PUSH-OBJECT", "/v1/fleet/push-object/",
+    ],
+)  # fmt: skip
+def test_no_way_of_writing_a_path_leads_elsewhere(federation, path):
+    key = key_of(federation.participant("a"))
+    assert raw(participant(federation, "a"), path, **signed(key)) in (400, 404)
+
+
+def test_a_path_that_flower_would_read_otherwise_is_refused_on_loopback_too(federation, numbers):
+    key = key_of(federation.participant("a"))
+    request = PushObjectRequest(node=Node(node_id=numbers["a"]), run_id=RUN, session_id="s", object_id="x")
+    for path in ("/v1/fleet/push-object%0A", "/v1/fleet/register-node", "/v1/fleet/push-object%0D"):
+        assert raw(inner(federation), path, request.SerializeToString(), **signed(key)) in (404, 413)
+
+
 def test_a_call_that_only_looks_like_one_of_a_node_is_refused(federation):
     caller = participant(federation, "a")
     assert caller.client.get(f"{caller.address}/v1/fleet/pull-messages").status_code in (401, 403)
-    assert caller("/v1/fleet/pull-messages%2f..%2f..%2fcontrol%2flist-runs") in (401, 404)
+
+
+def test_a_call_that_carries_no_object_is_small(federation):
+    key = key_of(federation.participant("a"))
+    for call in set(proxy.CALLS) - {"push-object"}:
+        assert participant(federation, "a")(f"/v1/fleet/{call}", bytes(2**19), **signed(key)) == 413
 
 
 @pytest.mark.parametrize("who", ["nobody", "another authority", "itself", "expired", "server"])
@@ -140,8 +162,6 @@ def test_a_key_that_was_never_admitted_is_refused_even_with_anothers_certificate
 
 def test_a_participant_cannot_pose_as_the_server(federation, tmp_path):
     own, port = federation.participant("b"), free_port()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(own / "node.crt", own / "node.key")
     code = f"""import socket, ssl
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain({str(own / "node.crt")!r}, {str(own / "node.key")!r})
@@ -151,7 +171,9 @@ with socket.create_server(("127.0.0.1", {port})) as server:
     except OSError:
         pass"""
     process = subprocess.Popen([sys.executable, "-c", code])
+    until = time.monotonic() + 20
     while not _bound(port):
+        assert time.monotonic() < until
         time.sleep(0.05)
     with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
         Caller(port, federation.participant("a") / "ca.crt").response("/v1/fleet/activate-node")
@@ -201,22 +223,25 @@ def _sockets():
     return subprocess.run(["ss", "-ltn"], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
+ROOT, PART = hashlib.sha256(b"message").hexdigest(), hashlib.sha256(b"part").hexdigest()
+
+
 def pushed(node, **changes):
-    told = {"run_id": RUN, "src_node_id": node, "dst_node_id": 1, "reply_to_message_id": "m", "message_id": "x"}
-    tree = changes.pop("tree", ObjectTree(object_id="x"))
+    told = {"run_id": RUN, "src_node_id": node, "dst_node_id": 1, "reply_to_message_id": "m", "message_id": ROOT}
+    tree = changes.pop("tree", ObjectTree(object_id=ROOT))
     message = Message(metadata=Metadata(**{**told, **changes}))
     return PushMessagesRequest(node=Node(node_id=node), messages_list=[message], message_object_trees=[tree])
 
 
 def wide(objects):
-    return ObjectTree(object_id="x", children=[ObjectTree(object_id=str(k)) for k in range(objects)])
+    return ObjectTree(object_id=ROOT, children=[ObjectTree(object_id=PART)] * objects)
 
 
 def deep(objects):
-    tree = ObjectTree(object_id="x")
+    tree = ObjectTree(object_id=PART)
     for _ in range(objects):
-        tree = ObjectTree(object_id="x", children=[tree])
-    return tree
+        tree = ObjectTree(object_id=PART, children=[tree])
+    return ObjectTree(object_id=ROOT, children=[tree])
 
 
 @pytest.mark.parametrize(
@@ -227,8 +252,10 @@ def deep(objects):
         ({"reply_to_message_id": ""}, "only answers"),
         ({"tree": wide(2000)}, "objects"),
         ({"tree": deep(90)}, "objects"),
+        ({"tree": ObjectTree(object_id=PART)}, "its own objects"),
+        ({"tree": ObjectTree(object_id=ROOT, children=[ObjectTree(object_id="x")])}, "SHA-256"),
     ],
-    ids=["another's name", "to another", "unasked", "many objects", "nested objects"],
+    ids=["another's name", "to another", "unasked", "many objects", "nested objects", "another's tree", "no hash"],
 )
 def test_what_a_node_may_not_push_is_refused_before_it_is_kept(federation, numbers, changes, sentence):
     key = key_of(federation.participant("a"))
@@ -240,22 +267,16 @@ def test_what_a_node_may_not_push_is_refused_before_it_is_kept(federation, numbe
     assert sentence in answer.text
 
 
-def test_an_upload_may_not_be_larger_than_its_run_allows(federation, numbers):
+def test_an_object_that_nobody_waits_for_is_refused(federation, numbers):
     key, caller = key_of(federation.participant("a")), participant(federation, "a")
-
-    def push(size, run=RUN, session="s"):
+    for session in ("", "s", "x" * 1000):
         request = PushObjectRequest(
-            node=Node(node_id=numbers["a"]), run_id=run, session_id=session, object_id="x", object_content=bytes(size)
+            node=Node(node_id=numbers["a"]), run_id=RUN, session_id=session, object_id=PART, object_content=b"part"
         )
-        return caller("/v1/fleet/push-object", request, **signed(key))
-
-    assert push(60_000) != 413  # what Flower makes of an unknown object is its own matter
-    assert push(60_000) == 413
-    assert push(60_000, session="another") != 413
-    assert push(60_000, run=RUN + 1, session="third") != 413
-    assert push(100_000, run=RUN + 1, session="fourth") == 413  # a run that allows nothing: answers without an update
-    assert push(proxy.LARGEST_REQUEST, session="fifth") == 413  # by the proxy
-    assert caller("/v1/fleet/push-messages", b"\xff" * 1000, **signed(key)) == 413
+        assert caller("/v1/fleet/push-object", request, **signed(key)) == 413
+    assert caller("/v1/fleet/push-object", bytes(proxy.LARGEST_REQUEST + 1), **signed(key)) == 413  # by the proxy
+    for body in (b"\xff" * 1000, b""):
+        assert caller("/v1/fleet/push-messages", body, **signed(key)) == 413
 
 
 @pytest.mark.parametrize(

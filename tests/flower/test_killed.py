@@ -19,7 +19,7 @@ from tests.flower.deployed import needs_nginx
 from tests.flower.killing import CLIENT_APP, SERVER_APP, kill, named, until
 
 pytestmark = [pytest.mark.long, needs_nginx]
-ROUNDS = 12
+ROUNDS = 24  # more than pass while a killed SuperNode is away
 BACK_OFF = 70  # seconds: as long as the units of systemd wait, since Flower refuses a node that it takes for connected
 
 

@@ -10,8 +10,10 @@ from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal
+from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.nodestate import NodeStateFactory
 
 from cofair.flower.deploy import supernode
@@ -37,7 +39,7 @@ class Wire(supernode.FederationClient):
 @pytest.fixture
 def client():
     yield Wire()
-    Wire.waiting_for = None
+    Wire.asked, Wire.answered = None, True
 
 
 class ANode:
@@ -88,50 +90,47 @@ def test_flower_alone_would_be_an_answer_behind(client):
     late, now = node.asked("late"), node.asked("now")
     node.answered(late)
     node.push(start_client_internal._push_messages)
-    assert client.waiting_for == now.metadata.message_id  # it goes on to pull, with this one unanswered
+    assert client.asked == now.metadata.message_id
+    assert client.arrived == []
+    assert not client.answered  # it goes on to pull, with this one unanswered
 
 
-def test_an_answer_that_cannot_be_sent_for_a_while_is_tried_again(client, monkeypatch):
+@pytest.mark.parametrize("trouble", ["gone for a while", "refused", "given up"])
+def test_whatever_becomes_of_an_answer_the_next_message_is_pulled(client, monkeypatch, trouble):
+    """With Flower's own way of trying again around it, as a node has it."""
+    node, invoker = ANode(client), make_simple_http_retry_invoker()
+    message, told = node.asked("one"), client._unary_unary
+    answers = {
+        "gone for a while": [httpx.ConnectError("gone"), status(502), None],
+        "refused": [status(413)],
+        "given up": [httpx.ConnectError("certificate verify failed")],
+    }[trouble]
 
-    node = ANode(client)
-    message = node.asked("one")
-    request = PushMessagesRequest(messages_list=[message_to_proto(Message(RecordDict(), reply_to=message))])
-    told = client._unary_unary
-    answers = [httpx.ConnectError("gone"), status(502), None]
-
-    def failing(**call):
+    def troubled(**call):
         error = answers.pop(0)
         if error is not None:
             raise error
         return told(**call)
 
-    monkeypatch.setattr(client, "_unary_unary", failing)
-    for _ in range(2):
-        with pytest.raises(httpx.HTTPError):
-            client.PushMessages(request)
-        assert client.waiting_for == message.metadata.message_id
-    client.PushMessages(request)
-    assert client.waiting_for is None
-    assert client.arrived == [message.metadata.message_id]
+    monkeypatch.setattr(client, "_unary_unary", troubled)
+    push = client.PushMessages
+    monkeypatch.setattr(client, "PushMessages", lambda request: invoker.invoke(push, request))
+    node.answered(message)
+    node.push(supernode.answering(start_client_internal._push_messages, Wire))  # which comes to its end
+    assert client.arrived == ([message.metadata.message_id] if trouble == "gone for a while" else [])
 
 
-def test_an_answer_that_is_refused_is_not_waited_for(client, monkeypatch):
+def test_a_handshake_that_takes_long_is_no_wrong_certificate(monkeypatch):
+    """Flower gives up on errors that speak of TLS."""
 
-    node = ANode(client)
-    message = node.asked("one")
+    def slow(*_, **__):
+        raise httpx.ConnectTimeout("_ssl.c:989: The handshake operation timed out")
 
-    def refuse(**_):
-        raise status(413)
-
-    monkeypatch.setattr(client, "_unary_unary", refuse)
-    with pytest.raises(httpx.HTTPStatusError):
-        client.PushMessages(
-            PushMessagesRequest(messages_list=[message_to_proto(Message(RecordDict(), reply_to=message))])
-        )
-    assert client.waiting_for is None
+    monkeypatch.setattr(FleetHttpClient, "_unary_unary", slow)
+    with pytest.raises(httpx.ConnectTimeout, match=r"^the server did not answer in time$"):
+        supernode.FederationClient._unary_unary(object.__new__(supernode.FederationClient))
 
 
 def status(code):
-
     request = httpx.Request("POST", "https://server")
     return httpx.HTTPStatusError("refused", request=request, response=httpx.Response(code, request=request))

@@ -160,7 +160,7 @@ def test_a_participant_on_a_host_of_its_own_takes_part_and_can_do_nothing_else(t
                 assert "fairapp" not in done.stdout
                 assert node not in done.stdout
 
-        # the same from the organiser's own machine, by another user: the port is there, the credential is not
+        # the same from the organiser's own machine: the port is there, the credential is not
         inner = federation.organiser.settings.inner_port
         for words in (["run", str(app), "here"], ["supernode", "list", "here"], ["list", "here"]):
             done = flower(tmp_path / "home", inner, authority, *words, within=[], host="127.0.0.1")
@@ -192,7 +192,8 @@ def test_another_user_of_the_organisers_machine_reads_nothing_and_starts_nothing
                 done = as_nobody("cat", str(organiser / name))
                 assert done.returncode != 0
                 assert "Permission denied" in done.stderr
-            for path, status in (("control/list-runs", 401), ("control/start-run", 401), ("runtime/acquire-task", 401)):
+            calls = ("control/list-runs", "control/start-run", "control/register-node", "runtime/acquire-task")
+            for path, status in ((call, 401) for call in (*calls, "fleet/pull-messages", "fleet/activate-node")):
                 done = as_nobody(
                     "curl", "-sk", "-o", "/dev/null", "-w", "%{http_code}", "-X", "POST", "-H",
                     "content-type: application/protobuf", f"https://127.0.0.1:{inner}/v1/{path}",

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from cofair.engine.exchange import Rewards
+from cofair.engine.exchange import Rewards, Uploads
 from cofair.engine.work import Work
 from cofair.errors import UsageError
 from cofair.runs.experiment import Experiment
-from cofair.runs.participation import Participation, ParticipationSettings
+from cofair.runs.participation import Participation, ParticipationSettings, came_to_nothing
 from cofair.runs.run import run_experiment
 from cofair.runs.standing import Standing
 
@@ -75,10 +75,33 @@ def test_who_is_away_loses_reputation_and_regains_it_as_it_lost_it_also_a_negati
     assert stood.believed(0.5).tolist() == pytest.approx([0.8, 0.2, -0.35])
     assert stood.believed(0.0).tolist() == [0.8, 0.8, -0.2]
     nobody, everybody = torch.zeros(3, dtype=torch.bool), torch.ones(3, dtype=torch.bool)
-    once = stood.after_missing(nobody, everybody)
-    assert once.believed(0.5).tolist() == pytest.approx([0.8, 0.4, -0.3])
-    back = once.after_missing(nobody, everybody).after_missing(nobody, everybody)
-    assert back.believed(0.5).tolist() == [0.8, 0.8, -0.2]
+    twice = stood.after_missing(nobody, everybody).after_missing(nobody, everybody)  # half of what it lost
+    assert twice.believed(0.5).tolist() == pytest.approx([0.8, 0.4, -0.3])
+    for _ in range(3):
+        twice = twice.after_missing(nobody, everybody)
+    assert twice.believed(0.5).tolist() == [0.8, 0.8, -0.2]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "left"),
+    [("1" * 20, 1.0), ("10" * 10, 0.35), ("0" * 10 + "1" * 10, 0.35), ("0" * 13 + "11", 0.08), ("0", 0.81)],
+)
+def test_who_takes_part_half_of_the_time_keeps_no_more_than_a_third(pattern, left):
+    """Ones are trainings in which a client took part; what counts is how many, not when."""
+    stood = standing(1.0)
+    for there in pattern:
+        came = torch.tensor([there == "1"])
+        stood = stood.after_missing(~came, came)
+    assert float(stood.believed(0.2)) <= left
+
+
+def test_an_upload_that_changes_nothing_is_a_training_missed_unless_nothing_was_handed_out():
+    updates = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    uploads = Uploads(updates, torch.ones(3, dtype=torch.bool), torch.ones(3), {})
+    whole = Rewards(torch.zeros(2), Work())
+    assert came_to_nothing(whole, uploads).tolist() == [False, True, True]
+    masks = torch.tensor([[True], [True], [False]])
+    assert came_to_nothing(Rewards(torch.zeros(3, 2), Work(), masks), uploads).tolist() == [False, True, False]
 
 
 def test_nobody_fades_before_it_has_joined():

@@ -89,6 +89,9 @@ class Participant:
         self._check_allowed(work.statistics, context)
         if asked["ledger"]:
             LOG.info("Round %d: the ledger's head is %s.", t, asked["ledger"])
+        agreed = experiment_of(self.experiment).training.batch_size
+        if work.batch_size < agreed:  # of a batch of one, an update can be the sample itself
+            raise RefusedError(f"batches of {work.batch_size} are asked for, where {agreed} were agreed on")
         local = self._local(context, None, asked["classes"] or None)
         if asked["model"] != local.model:
             raise RefusedError("the model here is not the server's: install the same app and versions on both sides")

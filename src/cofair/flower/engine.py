@@ -22,7 +22,7 @@ from cofair.errors import RunError
 from cofair.flower import messages, wire
 from cofair.flower.exchange import exchange
 from cofair.flower.federation import identities
-from cofair.flower.gathering import Gathering
+from cofair.flower.gathering import Gathering, largest_upload
 from cofair.flower.local import fingerprint, memory_of, work_text
 from cofair.flower.settings import Waiting
 from cofair.flower.traffic import Traffic
@@ -97,7 +97,11 @@ class GridEngine:
             for i in posted:
                 self._held.pop(i, None)  # unknown until it answers
             replies = exchange(
-                self.grid, {i: message for i, (message, _) in posted.items()}, until, self.waiting.poll_seconds
+                self.grid,
+                {i: message for i, (message, _) in posted.items()},
+                until,
+                self.waiting.poll_seconds,
+                largest_upload(self.problem),
             )
             lost = []
             for i in left:

@@ -11,6 +11,7 @@ from cofair.engine.exchange import Rewards, Uploads
 from cofair.engine.problem import Problem
 from cofair.engine.statistics import looked_at
 from cofair.flower import messages, wire
+from cofair.flower.printing import printable
 from cofair.flower.wire import RefusedError
 
 _BESIDE = 2**20  # bytes of an answer beside its update: settings, losses, and how arrays are wrapped
@@ -73,7 +74,7 @@ class Gathering:
         told = messages.config_of(reply)
         status = told.get("status")
         if status != "ok":
-            raise RefusedError(messages.printable(told.get("reason", "its training failed; its own log says why")))
+            raise RefusedError(printable(told.get("reason", "its training failed; its own log says why")))
         expected: dict[str, Any] = {"round": self.t, "phase": self._work.phase, "version": version}
         for name, value in expected.items():
             if told.get(name) != value:

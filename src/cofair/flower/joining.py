@@ -14,6 +14,7 @@ from cofair.errors import RunError
 from cofair.flower import messages
 from cofair.flower.exchange import exchange
 from cofair.flower.federation import Member, identities
+from cofair.flower.printing import printable
 from cofair.flower.settings import Waiting
 from cofair.flower.wire import RefusedError
 
@@ -57,7 +58,8 @@ def gather(grid: Grid, question: Question, clients: int, waiting: Waiting) -> li
     if len(members) < least:
         raise RunError(
             f"{len(members)} participants joined within {waiting.join_seconds:g} s, of {least} that the run needs: "
-            "see the logs of those that are missing, or set join-seconds or minimum."
+            "see the logs of those that are missing, which may have agreed to another app, or set join_seconds or "
+            "minimum in server.toml."
         )
     return in_order(members)
 
@@ -97,7 +99,7 @@ def in_order(members: Iterable[Member]) -> list[Member]:
 def _member(identity: str, reply: Message, question: Question) -> Member:
     told = messages.config_of(reply)
     if told.get("status") != "ok":
-        raise RefusedError(messages.printable(told.get("reason", "it failed to join; its own log says why")))
+        raise RefusedError(printable(told.get("reason", "it failed to join; its own log says why")))
     name, size, counts = told.get("name"), told.get("size"), told.get("class_counts")
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
         raise RefusedError(f"its name is missing, longer than {_LONGEST_NAME} characters or cannot be printed")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from cofair.flower.printing import printable
 from cofair.flower.wire import Arrays, Expected, RefusedError
 
 CONFIG, ARRAYS = "config", "arrays"
@@ -60,11 +61,6 @@ def arrays_of(message: Message, allowed: Mapping[str, Expected]) -> Arrays:
             raise RefusedError(f"it holds {printable(name, 40)!r}, which nobody asked for")
         arrays[name] = _read(name, array, allowed[name])
     return arrays
-
-
-def printable(said: object, most: int = 200) -> str:
-    """Return what a participant said as one short line: no control character of its reaches a log or a terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(said)[:most])
 
 
 def payload(records: RecordDict) -> int:

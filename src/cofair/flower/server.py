@@ -40,7 +40,7 @@ Data = Callable[[Context], tuple[Arrays, Arrays | None] | None]
 def server_app(
     experiment: Path | Experiment, model: Model | None = None, data: Data | None = None, *, loss: Loss | None = None
 ) -> ServerApp:
-    """Return a ServerApp that runs an experiment with whoever joins; the run's setting `out` names a run folder.
+    """Return a ServerApp that runs an experiment with whoever joins, as the organiser's server.toml says.
 
     `data(context)` returns the test set and the validation set (None for none). Without data, or where it returns None,
     they are those of the experiment file: for trials on data that everybody has.

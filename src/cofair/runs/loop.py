@@ -16,6 +16,7 @@ from cofair.engine.work import STAYS
 from cofair.errors import RunError
 from cofair.methods import Method
 from cofair.runs.history import Record
+from cofair.runs.participation import came_to_nothing
 from cofair.runs.position import Position, Stopwatch, Tally
 from cofair.runs.prepare import Prepared
 from cofair.runs.standing import Standing
@@ -109,9 +110,10 @@ def going(
             state = method.learn(server, state, rewards, uploads, t, phase)
             tally = tally.after(server, rewards, uploads, t)
             if fade and phase not in STAYS:
-                missed = prepared.problem.federation.present(wanted.participants) & ~uploads.present
+                came = uploads.present & ~came_to_nothing(rewards, uploads)
+                missed = prepared.problem.federation.present(wanted.participants) & ~came
                 missed &= prepared.participation.sampled(t)  # who was not asked misses nothing
-                standing = standing.after_missing(missed, uploads.present)
+                standing = standing.after_missing(missed, came)
                 state = method.faded(state, torch.where(missed, 1 - fade, 1.0))
         if server.evaluates(t) or t == last:
             delivered, tally = standing.kept(method.delivered(server, state)), tally.counted(server)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cofair import randomness
-from cofair.engine.exchange import Rewards
+from cofair.engine.exchange import Rewards, Uploads
 from cofair.engine.work import STAYS
 from cofair.errors import UsageError
 from cofair.settings import setting
@@ -33,8 +33,8 @@ class ParticipationSettings:
     )
     fade: float | None = setting(
         None,
-        "share of its reputation that a client loses with each training it misses, and regains with each it takes part "
-        "in; by default 0 in simulations and 0.2 in deployments",
+        "share of its reputation that a client loses with each training it misses, and regains with two in which it "
+        "takes part; by default 0 in simulations and 0.2 in deployments",
         minimum=0,
         maximum=1,
     )
@@ -96,3 +96,9 @@ class Participation:
         """Return one number from 0 to 1 a client (N,)."""
         keys = randomness.fold(randomness.fold(self._keys, t), randomness.address("participation", purpose))
         return (keys & torch.iinfo(torch.int64).max).double() * _UNIT
+
+
+def came_to_nothing(rewards: Rewards, uploads: Uploads) -> Tensor:
+    """Return whose upload changes nothing though it was handed something to train (N,): it might as well be absent."""
+    nothing = ~uploads.updates.any(1)
+    return nothing if rewards.neuron_masks is None else nothing & rewards.neuron_masks.any(1).to(nothing.device)

@@ -22,7 +22,7 @@ class Standing:
 
     brought: Tensor  # (N,)
     contributions: Tensor  # (N,)
-    away: Tensor  # (N,) how many trainings it has missed, less those since in which it took part
+    away: Tensor  # (N,) twice the trainings that it has missed, less those since in which it took part
     failing: Tensor  # (N,) whose last upload was refused
     reputation: Tensor  # (N,)
     members: Tensor  # (N,)
@@ -61,14 +61,16 @@ class Standing:
         """Return the contributions that the method goes by (N,), less a share for every training somebody missed."""
         if not fade:
             return self.contributions
-        return self.contributions - self.contributions.abs() * (1 - (1 - fade) ** self.away)  # they may be negative
+        kept = (1 - fade) ** (self.away / 2)
+        return self.contributions - self.contributions.abs() * (1 - kept)  # they may be negative
 
     def after_missing(self, missed: Tensor, answered: Tensor) -> "Standing":
         """Return how clients stand after a training that some missed (N,).
 
-        Who answered regains what it lost by one training: to answer once, at the end, is not to have taken part.
+        Who took part regains half of what one training costs: to be there at the end, or every second time, is not to
+        have taken part.
         """
-        return replace(self, away=torch.where(answered, (self.away - 1).clamp(min=0), self.away + missed.long()))
+        return replace(self, away=torch.where(missed, self.away + 2, (self.away - answered.long()).clamp(min=0)))
 
     def after(self, uploads: Uploads, server: Server, t: int) -> "Standing":
         """Return how clients stand after uploads; where nobody's last upload was any good, training has diverged."""

@@ -2,21 +2,24 @@
 
 Flower checks who calls. It does not check in whose name a message is pushed, how many objects it announces, or how many
 bytes follow; the ServerApp would fetch them all into its memory. How large an upload of a run may be, its ServerApp
-writes to a file (`allow`): until then only the few bytes of an answer to "who are you" are taken.
+writes to a file (`allow`): until then only the few bytes of an answer to "who are you" are taken. An answer is
+announced once, and what is pushed counts for that answer, in however many sessions it comes.
 """
 
-import contextlib
+import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from google.protobuf.message import DecodeError
 
-from cofair.flower.deploy.proxy import LARGEST_REQUEST
+from cofair.flower.deploy.proxy import CALLS, LARGEST_REQUEST
 from cofair.runs.folder import write_whole
 
 Scope = MutableMapping[str, Any]
@@ -26,9 +29,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 FOLDER = "limits"  # of the organiser's folder: a file for each run
 SMALLEST = 2**16  # bytes: enough for an answer without an update
+_FLEET = "/v1/fleet/"
 _OBJECT_BYTES = 2**20  # an upload announces at most one object for each, beside a few
 _FEW_OBJECTS = 64
-_SESSIONS = 10_000  # of pushing that are remembered
+_ANSWERS = 100_000  # that are remembered; Flower takes one only to a message that it has sent
+_SESSIONS = 4  # of pushing, that an answer may have at a time: a node that lost its connection begins another
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def allow(organiser: Path, run: int, size: int) -> None:
@@ -45,81 +51,151 @@ def largest(organiser: Path, run: int) -> int:
         return SMALLEST
 
 
+class RefusedRequestError(Exception):
+    """A request that is not passed on; the text says why."""
+
+
+@dataclass
+class Answer:
+    """What a node pushes in answer to one message."""
+
+    node: int
+    run: int
+    tree: str  # hash of the objects that it announced
+    pushed: dict[str, int] = field(default_factory=dict)  # bytes of each object; one that is sent again counts once
+    sessions: list[str] = field(default_factory=list)
+
+
 class Bounds:
     """A layer around the SuperLink's app that refuses what nobody may push."""
 
     def __init__(self, app: App, organiser: Path) -> None:
         """Wrap an app; the organiser's folder says what runs allow."""
         self._app, self._organiser = app, organiser
-        self._pushed: OrderedDict[tuple[int, str], int] = OrderedDict()  # bytes of a node's session
-        self._checks = {"/v1/fleet/push-messages": self._message, "/v1/fleet/push-object": self._object}
+        self._answers: OrderedDict[tuple[int, str], Answer] = OrderedDict()  # by node and the message answered
+        self._sessions: dict[str, Answer] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        check = self._checks.get(scope["path"]) if scope["type"] == "http" else None
-        if check is None:
+        """Handle one request; of the Fleet API only what participants need, by its exact name."""
+        if scope["type"] != "http" or not scope["path"].startswith(_FLEET):
             await self._app(scope, receive, send)
             return
-        body = await _body(receive)
-        fault = "The request is too large." if body is None else check(body)
-        if body is None or fault is not None:
-            await _refuse(send, fault or "")
-            return
-        await self._app(scope, _again(body, receive), send)
+        call = scope["path"].removeprefix(_FLEET)
+        try:
+            if call not in CALLS or scope.get("root_path"):
+                raise RefusedRequestError("There is no such call.")
+            if call == "push-messages":
+                body, answer = await _body(receive), Answer(0, 0, "")
+                request = self._announced(body, answer)
+                await self._app(scope, _again(body, receive), self._noting(send, request, answer))
+            elif call == "push-object":
+                body = await _body(receive)
+                self._count(body)
+                await self._app(scope, _again(body, receive), send)
+            else:
+                await self._app(scope, receive, send)
+        except RefusedRequestError as refusal:
+            await _refuse(send, str(refusal))
 
-    def _message(self, body: bytes) -> str | None:
-        """Say what is wrong with a message that is pushed, or None."""
+    def _announced(self, body: bytes, answer: Answer) -> PushMessagesRequest:
+        """Return a message that is pushed, or refuse it."""
         request = PushMessagesRequest()
-        with contextlib.suppress(DecodeError):
+        try:
             request.ParseFromString(body)
+        except DecodeError:
+            raise RefusedRequestError("This is no message.") from None
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
-            return "One message is pushed at a time."
-        told = request.messages_list[0].metadata
+            raise RefusedRequestError("One message is pushed at a time.")
+        told, tree = request.messages_list[0].metadata, request.message_object_trees[0]
         if told.src_node_id != request.node.node_id or told.dst_node_id != SUPERLINK_NODE_ID:
-            return "A node speaks for itself, to the server."
+            raise RefusedRequestError("A node speaks for itself, to the server.")
         if not told.reply_to_message_id:
-            return "A node only answers."
-        most = _FEW_OBJECTS + largest(self._organiser, told.run_id) // _OBJECT_BYTES
-        if _objects(request.message_object_trees[0], most) > most:
-            return f"An upload of this run has at most {most} objects."
-        return None
+            raise RefusedRequestError("A node only answers.")
+        if tree.object_id != told.message_id:
+            raise RefusedRequestError("A message is announced with its own objects.")
+        _check_objects(tree, _most_objects(largest(self._organiser, told.run_id)))
+        answer.node, answer.run = request.node.node_id, told.run_id
+        answer.tree = hashlib.sha256(tree.SerializeToString(deterministic=True)).hexdigest()
+        known = self._answers.get((answer.node, told.reply_to_message_id))
+        if known is not None and known.tree != answer.tree:
+            raise RefusedRequestError("This message was answered otherwise before.")
+        return request
 
-    def _object(self, body: bytes) -> str | None:
-        """Say what is wrong with an object that is pushed, or None."""
+    def _noting(self, send: Send, request: PushMessagesRequest, answer: Answer) -> Send:
+        """Return a way to answer a node that notes which session of pushing the SuperLink has given it."""
+        parts: list[bytes] = []
+        taken = False
+
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            nonlocal taken
+            if message["type"] == "http.response.start":
+                taken = message["status"] == 200
+            elif taken and message["type"] == "http.response.body":
+                parts.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    self._note(request, answer, b"".join(parts))
+            await send(message)
+
+        return noted
+
+    def _note(self, request: PushMessagesRequest, answer: Answer, body: bytes) -> None:
+        response = PushMessagesResponse()
+        response.ParseFromString(body)
+        key = (answer.node, request.messages_list[0].metadata.reply_to_message_id)
+        known = self._answers.setdefault(key, answer)
+        known.sessions.append(response.session_id)
+        self._sessions[response.session_id] = known
+        while len(known.sessions) > _SESSIONS:
+            self._sessions.pop(known.sessions.pop(0), None)
+        while len(self._answers) > _ANSWERS:
+            for session in self._answers.popitem(last=False)[1].sessions:
+                self._sessions.pop(session, None)
+
+    def _count(self, body: bytes) -> None:
+        """Count an object that is pushed, or refuse it."""
         request = PushObjectRequest()
         try:
             request.ParseFromString(body)
         except DecodeError:
-            return "This is no object."
-        session = (request.node.node_id, request.session_id)
-        pushed = self._pushed.pop(session, 0) + len(request.object_content)
-        self._pushed[session] = pushed
-        while len(self._pushed) > _SESSIONS:
-            self._pushed.popitem(last=False)
-        most = largest(self._organiser, request.run_id)
-        return f"An upload of this run has at most {most} bytes." if pushed > most else None
+            raise RefusedRequestError("This is no object.") from None
+        answer = self._sessions.get(request.session_id)
+        if answer is None or (answer.node, answer.run) != (request.node.node_id, request.run_id):
+            raise RefusedRequestError("Nobody waits for this object.")
+        most = largest(self._organiser, answer.run)
+        sizes = {**answer.pushed, request.object_id: len(request.object_content)}
+        if sum(sizes.values()) > most or len(sizes) > _most_objects(most):
+            raise RefusedRequestError(f"An upload of this run has at most {most} bytes.")
+        answer.pushed = sizes
 
 
-def _objects(tree: ObjectTree, most: int) -> int:
-    """Return how many objects a tree announces, counted no further than needed."""
-    count, left = 0, [tree]
-    while left and count <= most:
-        count += 1
-        left.extend(left.pop().children)
-    return count
+def _most_objects(size: int) -> int:
+    return _FEW_OBJECTS + size // _OBJECT_BYTES
 
 
-async def _body(receive: Receive) -> bytes | None:
-    """Return the body of a request, or None where it is too large or breaks off."""
+def _check_objects(tree: ObjectTree, most: int) -> None:
+    """Refuse a tree that announces more objects than an upload may have, or something else than objects."""
+    count, left = 1, [tree]
+    while left:
+        node = left.pop()
+        count += len(node.children)
+        if count > most:
+            raise RefusedRequestError(f"An upload of this run has at most {most} objects.")
+        if not _HASH.fullmatch(node.object_id):
+            raise RefusedRequestError("An object is named by its SHA-256.")
+        left.extend(node.children)
+
+
+async def _body(receive: Receive) -> bytes:
+    """Return the body of a request; one that is too large or breaks off is refused."""
     parts, size = [], 0
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return None
+            raise RefusedRequestError("The request broke off.")
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > LARGEST_REQUEST:
-            return None
+            raise RefusedRequestError("The request is too large.")
         if not message.get("more_body", False):
             return b"".join(parts)
 

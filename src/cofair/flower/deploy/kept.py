@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _PATIENCE = 8.0  # seconds between asking it to end and ending it
+_ENDS, _WITHIN = 5, 30.0  # a process that ends so often within so many seconds will not do better
 
 
 class KeptProcess:
@@ -36,6 +38,7 @@ class KeptProcess:
             self._signal(signal.SIGKILL)
 
     def _keep(self) -> None:
+        ends: list[float] = []
         while not self._over.is_set():
             # in a session of its own, so that Ctrl-C reaches it through `stop` only, and its children die with it
             self._process = subprocess.Popen(
@@ -45,8 +48,14 @@ class KeptProcess:
                 self._signal(signal.SIGTERM)
             self._process.wait()
             self._signal(signal.SIGKILL)
-            if not self._over.wait(1.0):
-                print(f"{self._name} ended ({self._process.returncode}) and is started again.", file=sys.stderr)
+            if self._over.wait(1.0):
+                return
+            ends = [*ends, time.monotonic()][-_ENDS:]
+            print(f"{self._name} ended ({self._process.returncode}) and is started again.", file=sys.stderr, flush=True)
+            if len(ends) == _ENDS and ends[-1] - ends[0] < _WITHIN:
+                print(f"{self._name} ended {_ENDS} times: its own words above say why.", file=sys.stderr, flush=True)
+                os.kill(os.getpid(), signal.SIGTERM)  # without it nothing works; who supervises this tries again
+                return
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:

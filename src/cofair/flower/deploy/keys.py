@@ -36,6 +36,13 @@ def private() -> Iterator[None]:
         os.umask(before)
 
 
+def own_folder(folder: Path) -> None:
+    """Make a folder its owner's alone, however it came here; refuse one that belongs to somebody else."""
+    if folder.stat().st_uid != os.getuid():
+        raise UsageError(f"{folder} belongs to another user, who could change what runs here: copy it first.")
+    folder.chmod(0o700)
+
+
 def write_secret(path: Path, data: bytes) -> None:
     """Write a new file that only its owner can read; an existing one is never overwritten."""
     try:

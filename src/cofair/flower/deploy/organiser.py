@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 
 from cofair.errors import RunError, UsageError
 from cofair.flower.deploy import keys, proxy
+from cofair.flower.deploy.environment import environment
 from cofair.flower.deploy.names import check_name
 from cofair.flower.deploy.processes import complaint
 from cofair.settings import read, setting
 
 FILE = "organiser.toml"
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
 _SECONDS = 120.0
 
 
@@ -46,8 +45,7 @@ class Organiser:
     @property
     def environment(self) -> dict[str, str]:
         """Return what Flower's processes need to know."""
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        return {**QUIET, "FLWR_HOME": str(self.folder / "home"), "PATH": path}
+        return environment(self.folder / "home")
 
     @property
     def admitted(self) -> list[str]:
@@ -67,14 +65,16 @@ class Organiser:
             raise UsageError(f"There is a participant {name!r} with another key: 'cofair deploy remove' takes it out.")
         if other := next((other for other in known if known[other] == key and other != name), None):
             raise UsageError(f"This is the key of participant {other!r}: each has a key of its own.")
-        if name not in known:
-            self._register(name, keys.flower_key(wanted))
+        self._register(name, keys.flower_key(wanted))
         keys.write_certificate(self._file(name, "crt"), keys.issued(self.folder / "keys", wanted, name))
         self.write_proxy()
         return key
 
     def _register(self, name: str, key: bytes) -> None:
+        """Register a key with Flower, unless that was done before."""
         public = self._file(name, "pub")
+        if self._file(name, "node").exists() and public.read_bytes().strip() == key:
+            return
         public.write_bytes(key + b"\n")
         told = self._flower("supernode", "register", str(public), "here", "--name", name, "--format", "json")
         if not told.get("success", False):
@@ -109,7 +109,8 @@ class Organiser:
         command = proxy.command(self.folder, *arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         if done.returncode:
-            raise RunError(f"nginx refuses its configuration: {complaint(done.stderr)}")
+            said = [line for line in done.stderr.splitlines() if "[emerg]" in line]
+            raise RunError(f"nginx refuses its configuration: {complaint(said[0] if said else done.stderr)}")
 
     def _file(self, name: str, ending: str) -> Path:
         return self.folder / "participants" / f"{name}.{ending}"

@@ -15,7 +15,8 @@ from cofair.errors import UsageError
 from cofair.flower.deploy import keys
 from cofair.runs.folder import write_whole
 
-LARGEST_REQUEST = 8 * 2**20  # bytes: Flower sends arrays in pieces of 5 MiB, and messages without them
+LARGEST_REQUEST = 8 * 2**20  # bytes of a call that pushes an object: Flower sends arrays in pieces of 5 MiB
+_LARGEST_OTHER = 2**18  # of any other call, which carries no numbers
 CALLS = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
     "push-object", "pull-object", "confirm-message-received",
@@ -34,9 +35,15 @@ events {{ worker_connections 1024; }}
 
 http {{
     server_tokens off;
+    map_hash_bucket_size 1024;
     log_format calls '$time_iso8601 $remote_addr "$participant" $ssl_client_serial $request_method $uri $status '
                      '$request_length $bytes_sent $request_time';
-    access_log proxy/access.log calls;
+    # calls that ask for work come every few seconds, and say nothing while they succeed
+    map "$uri $status" $worth_logging {{
+        default 1;
+        "~^/v1/fleet/(pull-messages|send-node-heartbeat) 200$" 0;
+    }}
+    access_log proxy/access.log calls if=$worth_logging;
     client_body_temp_path proxy/bodies;
     proxy_temp_path proxy/answers;
     fastcgi_temp_path proxy/none;
@@ -44,7 +51,6 @@ http {{
     scgi_temp_path proxy/none;
 
     # a certificate speaks for one key: the serial number and the key that signs the call must belong together
-    map_hash_bucket_size 1024;
     map "$ssl_client_serial $http_flwr_public_key" $participant {{
         default "";
 {admitted}    }}
@@ -65,29 +71,39 @@ http {{
         ssl_verify_depth 1;
         ssl_protocols TLSv1.2 TLSv1.3;
 
-        client_max_body_size {largest};
+        client_max_body_size {largest_other};
         client_body_buffer_size 1m;
         client_header_timeout 10s;
         client_body_timeout 30s;
         send_timeout 60s;
+        # a certificate that has expired is noticed within minutes, also on a connection that stays open
+        keepalive_time 5m;
+        ssl_session_tickets off;
+        ssl_session_cache off;
 
-        location ~ ^/v1/fleet/({calls})$ {{
-            limit_except POST {{ deny all; }}
-            if ($participant = "") {{ return 401; }}
-            limit_req zone=calls burst=1000 nodelay;
-            limit_conn connections 32;
-            proxy_pass https://superlink;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_ssl_trusted_certificate ../keys/ca.crt;
-            proxy_ssl_verify on;
-            proxy_ssl_name localhost;
-            proxy_read_timeout 60s;
-        }}
+        limit_req zone=calls burst=1000 nodelay;
+        limit_conn connections 32;
+        proxy_http_version 1.1;
+        proxy_set_header Connection "";
+        proxy_ssl_trusted_certificate ../keys/ca.crt;
+        proxy_ssl_verify on;
+        proxy_ssl_name localhost;
+        proxy_read_timeout 60s;
 
+{calls}
         location / {{ return 404; }}
     }}
 }}
+"""
+
+# by its exact name, and forwarded under that name: nothing that a participant writes stands in the path
+_CALL = """\
+        location = /v1/fleet/{call} {{
+            limit_except POST {{ deny all; }}
+            if ($participant = "") {{ return 401; }}
+            client_max_body_size {largest};
+            proxy_pass https://superlink/v1/fleet/{call};
+        }}
 """
 
 
@@ -106,8 +122,14 @@ def write(organiser: Path, listen: str, port: int, inner_port: int) -> None:
         user="user root root;\n" if os.getuid() == 0 else "",  # a worker of another user could not read this folder
         admitted="".join(_lines(sorted((organiser / "participants").glob("*.crt")))),
         listen=f"[{listen}]" if ":" in listen else listen,
-        port=port, inner_port=inner_port, largest=LARGEST_REQUEST, calls="|".join(CALLS),
-    )  # fmt: skip
+        port=port,
+        inner_port=inner_port,
+        largest_other=_LARGEST_OTHER,
+        calls="".join(
+            _CALL.format(call=call, largest=LARGEST_REQUEST if call == "push-object" else _LARGEST_OTHER)
+            for call in CALLS
+        ),
+    )
     write_whole(organiser / _FOLDER / "nginx.conf", text)
 
 
@@ -115,6 +137,13 @@ def command(organiser: Path, *more: str) -> list[str]:
     """Return the command that runs nginx in an organiser's folder."""
     # its own messages go to stderr from the first line on; the folder's path never stands in the configuration
     return [program(), "-p", f"{organiser.resolve()}/", "-c", f"{_FOLDER}/nginx.conf", "-e", "stderr", *more]
+
+
+def begin_log(organiser: Path) -> None:
+    """Put the log of an earlier start aside; that of the one before it goes."""
+    log = organiser / _FOLDER / "access.log"
+    if log.exists():
+        log.replace(log.with_suffix(".log.1"))
 
 
 def is_running(organiser: Path) -> bool:

@@ -44,7 +44,7 @@ class OneKind(SubprocessExecutor):
             return LaunchResult.failed(f"Only tasks of {self._kind} are started here.")
         with tempfile.TemporaryFile() as token:  # it has no name: only the child, which inherits it, can read it
             token.write(spec.token.encode())
-            token.flush()
+            token.seek(0)
             arguments = [
                 # an app of a server that was killed would hold the run's folder, which the next one needs
                 *dying_with_its_parent("KILL"),

@@ -6,6 +6,7 @@ who has the organiser's credential, and what participants push is bounded.
 
 import hmac
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -23,7 +24,9 @@ from flwr.superlink.main import create_app
 from cofair.errors import RunError
 from cofair.flower.deploy import proxy, superexec
 from cofair.flower.deploy.bounds import Bounds
+from cofair.flower.deploy.environment import print_safely
 from cofair.flower.deploy.kept import KeptProcess
+from cofair.flower.deploy.keys import own_folder
 from cofair.flower.deploy.names import ORGANISER
 from cofair.flower.deploy.organiser import FILE, Organiser
 from cofair.flower.deploy.ports import LOOPBACK, refuse_taken
@@ -62,11 +65,15 @@ class Credential(ControlAuthnPlugin):
 def serve(folder: Path) -> None:
     """Run the SuperLink of an organiser's folder, with all that belongs to it, until it is told to end."""
     organiser = Organiser(folder)
+    own_folder(organiser.folder)
     os.umask(0o077)
     os.chdir(organiser.folder)
+    shutil.rmtree(organiser.folder / "home" / "apps", ignore_errors=True)  # one whose installing was cut short stays so
     refuse_taken(organiser.settings.port, organiser.settings.listen, f"{FILE} (port)")
     refuse_taken(organiser.settings.inner_port, LOOPBACK, f"{FILE} (inner_port)")
     organiser.write_proxy()
+    proxy.begin_log(organiser.folder)
+    print_safely()
     os.environ |= {**organiser.environment, ORGANISER: str(organiser.folder)}
     keys, address = organiser.folder / "keys", f"{LOOPBACK}:{organiser.settings.inner_port}"
     sys.argv = [

@@ -7,22 +7,23 @@
 - Only a SuperExec that shares a secret with it gets tasks, and their tokens stand on no command line.
 """
 
-import atexit
 import hashlib
 import json
 import logging
 import os
-import secrets
+import shutil
 import ssl
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
+from flwr.cli.config_utils import get_fab_metadata
 from flwr.proto.fab_pb2 import GetFabRequest, GetFabResponse
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse
 from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import fleet_http_connection, start_client_internal
 from flwr.supernode.cli.flower_supernode import flower_supernode
@@ -30,17 +31,17 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from cofair.errors import RunError
 from cofair.flower.deploy import keys, superexec
+from cofair.flower.deploy.environment import environment, print_safely
 from cofair.flower.deploy.kept import KeptProcess
-from cofair.flower.deploy.organiser import QUIET
 from cofair.flower.deploy.participant import FILE, Participant
 from cofair.flower.deploy.ports import LOOPBACK, refuse_taken
+from cofair.flower.printing import printable
 
 LOG = logging.getLogger("flwr.cofair")
 _REFUSED = {
-    400: "its certificate has expired, or is not of this federation",
+    400: "perhaps its certificate has expired, or is not of this federation",
     401: "the organiser has not admitted this key, or has removed it",
 }
-_TRIED_AGAIN = (502, 503, 504)  # by Flower: the server is being restarted
 
 
 class StaleReplyError(Exception):
@@ -51,7 +52,8 @@ class FederationClient(FleetHttpClient):
     """Calls the organiser's server as one participant; made by `client_of`."""
 
     participant: Participant
-    waiting_for: str | None = None  # the message that was pulled last, until it is answered
+    asked: str | None = None  # the message that was pulled last
+    answered: bool = True  # whether an answer to it was handed over, whatever became of that
 
     def __init__(self, base_url: str, **options: Any) -> None:
         """Connect with the participant's certificate."""
@@ -59,49 +61,61 @@ class FederationClient(FleetHttpClient):
         context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
         context.load_cert_chain(str(folder / "node.crt"), str(folder / "node.key"))
         super().__init__(base_url, **{**options, "verify": context})
+        self._client.follow_redirects = False  # the server shall not send calls of this machine elsewhere
+        self._runs: dict[int, tuple[str, str, str]] = {}  # of each run: the app's name, version and hash
 
     def _unary_unary(self, **call: Any) -> Any:
         try:
             return super()._unary_unary(**call)
+        except httpx.TimeoutException as error:
+            # Flower takes what speaks of TLS for a wrong certificate and gives up, a handshake that takes long as well
+            raise type(error)("the server did not answer in time") from None
         except httpx.HTTPStatusError as error:
             if (reason := _REFUSED.get(error.response.status_code)) is not None:
                 LOG.error("The organiser's server refuses this participant: %s.", reason)
             raise
 
+    def GetRun(self, request: GetRunRequest) -> GetRunResponse:  # noqa: N802
+        """Fetch what a run is; one of an app that the participant has not agreed to is ignored."""
+        response = super().GetRun(request)
+        run = response.run
+        if run.fab_hash not in self.participant.settings.apps:
+            self._refuse(run.fab_hash)
+        self._runs[run.run_id] = (run.fab_id, run.fab_version, run.fab_hash)
+        return response
+
     def GetFab(self, request: GetFabRequest) -> GetFabResponse:  # noqa: N802
-        """Fetch an app; one that the participant has not agreed to is dropped before anything looks into it."""
+        """Fetch an app; one that the participant has not agreed to is dropped before anything looks into it.
+
+        Flower loads an app from the folder that the run's name and version lead to: they must be the app's own.
+        """
         response = super().GetFab(request)
         found = hashlib.sha256(response.fab.content).hexdigest()
         if found not in self.participant.settings.apps or response.fab.hash_str != found:
-            LOG.error(
-                "Refused to run the app %s: it is none of those in settings.toml (%s).",
-                found, ", ".join(self.participant.settings.apps),
-            )  # fmt: skip
-            raise RunNotRunningException  # Flower then ignores the message that came with it
+            self._refuse(found)
+        if self._runs.get(request.run_id) != (*get_fab_metadata(response.fab.content), found):
+            self._refuse(f"{found}, under another name")
         return response
+
+    def _refuse(self, app: str) -> NoReturn:
+        agreed = ", ".join(self.participant.settings.apps)
+        LOG.error("Refused to run the app %s: it is none of those in settings.toml (%s).", printable(app), agreed)
+        raise RunNotRunningException  # Flower then ignores the message that came with it
 
     def PullMessages(self, request: PullMessagesRequest) -> PullMessagesResponse:  # noqa: N802
         """Pull a message, which then waits for its answer."""
         response = super().PullMessages(request)
         if response.messages_list:
-            type(self).waiting_for = response.messages_list[0].metadata.message_id
+            type(self).asked, type(self).answered = response.messages_list[0].metadata.message_id, False
         return response
 
     def PushMessages(self, request: PushMessagesRequest) -> PushMessagesResponse:  # noqa: N802
         """Push the answer to the message that was pulled last, and no other."""
         [message] = request.messages_list
-        if message.metadata.reply_to_message_id != self.waiting_for:
+        if message.metadata.reply_to_message_id != self.asked:
             raise StaleReplyError("it answers an earlier message, for which nobody waits any more")
-        try:
-            response = super().PushMessages(request)
-        except httpx.TransportError:
-            raise  # Flower tries again
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code not in _TRIED_AGAIN:
-                type(self).waiting_for = None
-            raise
-        type(self).waiting_for = None
-        return response
+        type(self).answered = True  # Flower tries again where that helps, and drops it where it does not
+        return super().PushMessages(request)
 
 
 def client_of(own: Participant) -> type[FederationClient]:
@@ -114,7 +128,7 @@ def answering(push: Callable[..., None], client: type[FederationClient]) -> Call
 
     def pushed(**options: Any) -> None:
         push(**options)  # waits for an answer: perhaps an earlier one's, which is then dropped
-        while client.waiting_for is not None:
+        while not client.answered:
             push(**options)
 
     return pushed
@@ -125,39 +139,46 @@ def run(folder: Path) -> None:
     own = Participant(folder)
     own.check()
     refuse_taken(own.settings.port, LOOPBACK, f"{FILE} (port)")
+    keys.own_folder(own.folder)
     os.umask(0o077)
     os.chdir(own.folder)
-    home = own.folder / "home"
-    home.mkdir(mode=0o700, exist_ok=True)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    os.environ |= {**QUIET, "FLWR_HOME": str(home), "PATH": path}
+    home, runtime = own.folder / "home", own.folder / "home" / "runtime"
+    for made in (home / "apps", runtime):  # an app whose installing was cut short stays so; keys are for one start
+        shutil.rmtree(made, ignore_errors=True)
+    runtime.mkdir(mode=0o700, parents=True)
+    os.environ |= environment(home)
+    print_safely()
     client = client_of(own)
     _put(fleet_http_connection, "FleetHttpClient", client)
     _put(start_client_internal, "_push_messages", answering(start_client_internal._push_messages, client))
-    secret = home / "superexec.secret"
-    secret.unlink(missing_ok=True)
-    keys.write_secret(secret, secrets.token_hex(32).encode())
-    address = f"{LOOPBACK}:{own.settings.port}"
+    # apps and the SuperNode know each other on loopback: by a certificate, a secret, and the token of a task
+    keys.certificates(runtime, [LOOPBACK])
+    keys.random_secret(runtime / "superexec.secret")
+    shared = ["--superexec-auth-secret-file", str(runtime / "superexec.secret")]
     started = KeptProcess(
         superexec.command(
-            "flwr-clientapp", "--insecure", "--runtime-api-address", address,
-            "--superexec-auth-secret-file", str(secret), "--parent-pid", str(os.getpid()),
+            "flwr-clientapp", "--root-certificates", str(runtime / "ca.crt"),
+            "--runtime-api-address", f"{LOOPBACK}:{own.settings.port}", *shared, "--parent-pid", str(os.getpid()),
         )
     )  # fmt: skip
-    atexit.register(started.stop)
     # Flower reads the key in a form of its own: in a file without a name, so that there is no second copy of it
     private = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process runs
     private.write(keys.flower_private_key(own.folder / "node.key"))
-    private.flush()
+    private.seek(0)
     sys.argv = [
         "flower-supernode", "--root-certificates", str(own.folder / "ca.crt"), "--superlink", own.settings.superlink,
         "--auth-supernode-private-key", f"/dev/fd/{private.fileno()}", "--host", LOOPBACK,
-        "--port", str(own.settings.port), "--isolation", "process", "--superexec-auth-secret-file", str(secret),
-        "--node-config", _node_config(own),
+        "--port", str(own.settings.port), "--isolation", "process", *shared,
+        "--ssl-certfile", str(runtime / "server.crt"), "--ssl-keyfile", str(runtime / "server.key"),
+        "--ssl-ca-certfile", str(runtime / "ca.crt"), "--node-config", _node_config(own),
     ]  # fmt: skip
     for app in own.settings.apps:
         print(f"Only this app may run here: {app}", flush=True)
-    flower_supernode()
+    try:
+        flower_supernode()
+    finally:
+        started.stop()
+    os._exit(1)  # Flower has given up, and left a thread that would keep this process; who supervises it tries again
 
 
 def _node_config(own: Participant) -> str:

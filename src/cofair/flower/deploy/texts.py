@@ -16,6 +16,8 @@ set -eu
 umask 077
 cd "$(dirname "$0")"
 export FLWR_HOME="$PWD/home" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+# what this machine's processes say to each other goes through no proxy
+export NO_PROXY="127.0.0.1,localhost${{NO_PROXY:+,$NO_PROXY}}" no_proxy="127.0.0.1,localhost${{no_proxy:+,$no_proxy}}"
 PATH="$PWD/venv/bin:$PATH"
 cat > home/config.toml <<END
 [superlink]
