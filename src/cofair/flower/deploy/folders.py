@@ -43,7 +43,8 @@ def _write(
     for part in ("keys", "home", "participants"):
         (organiser / part).mkdir(mode=0o700)
     known = {
-        "host": host, "port": port, "version": cofair.__version__, "days": keys.DAYS, "clients": len(names),
+        "host": f"[{host}]" if ":" in host else host, "port": port,
+        "version": cofair.__version__, "days": keys.DAYS, "clients": len(names),
         "listen": listen, "inner_port": inner_port or (port + 1 if port < 65535 else port - 1),
     }  # fmt: skip
     keys.certificates(organiser / "keys", list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
