@@ -1,12 +1,13 @@
 """Clients that are late, go, come back, forget or refuse: rounds go on, and nothing waits for ever."""
 
+import json
 import logging
 import time
 from dataclasses import replace
 
 import pytest
 import torch
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from cofair.errors import RunError, UsageError
 from cofair.flower import messages
@@ -240,6 +241,24 @@ def test_who_is_silent_holds_up_one_training_of_a_round_and_not_the_next(log):
     served(chosen, grid, replace(SOON, round_seconds=2.0))
     assert time.monotonic() - began < 2 * 2.0
     assert len(asked) == 1
+
+
+def test_a_participant_trains_on_no_smaller_batches_than_were_agreed_on():
+    """Of a batch of one, an update can be the sample itself."""
+    chosen = experiment("cgsv", last=2)
+    grid = grid_of(chosen)
+    node, honest = node_of(grid, 1), node_of(grid, 1).app
+
+    def asked(message, context):
+        told = messages.config_of(message)
+        if message.metadata.message_type == "train" and told["memory"] != "none":
+            work = json.loads(told["work"]) | {"batch_size": 1}
+            message.content["config"] = ConfigRecord({**told, "work": json.dumps(work)})
+        return honest(message, context)
+
+    node.app = asked
+    refused = served(chosen, grid).history[-1].refused
+    assert refused == {"1": "batches of 1 are asked for, where 8 were agreed on"}
 
 
 def test_what_only_the_server_knows_is_read_from_its_own_file_and_checked(tmp_path, monkeypatch):
