@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 import time
 from dataclasses import replace
 
@@ -259,6 +260,26 @@ def test_a_participant_trains_on_no_smaller_batches_than_were_agreed_on():
     node.app = asked
     refused = served(chosen, grid).history[-1].refused
     assert refused == {"1": "batches of 1 are asked for, where 8 were agreed on"}
+
+
+def test_a_round_waits_for_somebody_while_the_network_is_away():
+    chosen = experiment("cgsv", last=3)
+    grid = grid_of(chosen)
+
+    def back():
+        time.sleep(1.0)
+        for node in grid.nodes.values():
+            node.online = True
+
+    def away(t, _):
+        if t == 2:
+            for node in grid.nodes.values():
+                node.online = False
+            threading.Thread(target=back, daemon=True).start()
+
+    while_round(grid, 3, away)  # client 3 is asked last: all answer round 2, and nobody is there when round 3 begins
+    result = served(chosen, grid, replace(SOON, round_seconds=3.0, tries=1))
+    assert [record.round for record in result.history] == [1, 2, 3]
 
 
 def test_what_only_the_server_knows_is_read_from_its_own_file_and_checked(tmp_path, monkeypatch):

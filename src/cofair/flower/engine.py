@@ -88,6 +88,9 @@ class GridEngine:
         until = time.monotonic() + self.waiting.round_seconds
         scopes = self._scopes(rewards)
         nodes = self._nodes(t)
+        while asked and not nodes.keys() & set(asked) and time.monotonic() < until:
+            time.sleep(min(self.waiting.poll_seconds, max(until - time.monotonic(), 0.0)))  # the network may come back
+            nodes = self._nodes(t)
         left = [i for i in asked if i in nodes]
         for i in set(asked) - set(left):
             LOG.warning("Round %d: client %r is absent.", t, self.problem.federation.names[i])
