@@ -12,6 +12,7 @@ from cofair.flower.deploy.app import demonstration
 from cofair.flower.deploy.demo import is_over, write_data
 from cofair.flower.deploy.local import LocalFederation
 from cofair.flower.deploy.ports import listens
+from cofair.flower.server import deployed
 from cofair.runs.history import read_history
 from cofair.runs.loop import rounds
 from cofair.runs.prepare import prepare
@@ -94,7 +95,8 @@ def test_killing_any_process_loses_at_most_the_round_in_flight(tmp_path):
     for stood in run.stood:  # what was there before a kill is there now; its last round may have been in flight
         assert measured[: len(stood) - 1] == stood[:-1]
     assert run.took_part()[absent] == [True, False]
-    simulated = [record for record, _ in rounds(run.chosen.method, with_those(prepare(run.chosen), run.took_part()))]
+    prepared = with_those(prepare(deployed(run.chosen)), run.took_part())
+    simulated = [record for record, _ in rounds(run.chosen.method, prepared)]
     assert [r.accuracies for r in measured] == [pytest.approx(r.accuracies) for r in simulated]
     assert [r.reputation for r in measured] == [pytest.approx(r.reputation) for r in simulated]
 
