@@ -204,6 +204,13 @@ def test_settings_of_a_participant_are_read_strictly(tmp_path, line, sentence):
     assert sentence in str(told.exception)
 
 
+def test_without_nginx_the_demonstration_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr("cofair.flower.deploy.proxy.shutil.which", lambda *_, **__: None)
+    told = CliRunner().invoke(cli, ["deploy", "demo"])
+    assert isinstance(told.exception, UsageError)
+    assert "apt-get install nginx-light" in str(told.exception)
+
+
 def test_a_port_that_is_taken_is_a_sentence(tmp_path):
     folder = tmp_path / "federation"
     with socket.socket() as taken:
