@@ -57,6 +57,36 @@ def test_lists_can_be_varied(cofair, tmp_path):  # noqa: F811
     assert set(table["model.hidden"]) == {"[8]", "[6, 4]"}
 
 
+def test_a_variant_that_fails_in_every_run_leaves_the_table_of_the_others(tmp_path, cofair):  # noqa: F811
+    grid, out = tmp_path / "grid.toml", tmp_path / "out"
+    grid.write_text(GRID.replace('{name = "fedsac", beta = 5}', '{name = "cgsv", gamma = 1e30}'))  # it diverges
+    done = cofair("sweep", str(grid), "--out", str(out))
+    assert done.returncode == 1
+    assert "fedavg" in done.stdout
+    assert "cgsv" not in done.stdout
+    table = pd.read_csv(out / "summary.csv")
+    assert set(table["method.name"]) == {"fedavg"}
+    assert table["method.gamma"].isna().all()
+    assert set(table["seeds"]) == {2}
+    first, second, sentence = done.stderr.strip().splitlines()
+    assert first.startswith("seed0-cgsv-gamma1e_30: Training diverged by round 1")
+    assert second.startswith("seed1-cgsv-gamma1e_30: Training diverged by round 1")
+    assert sentence == (
+        "error: 2 of 4 runs did not finish, for the reasons above: seed0-cgsv-gamma1e_30, seed1-cgsv-gamma1e_30."
+    )
+
+
+def test_a_scene_that_fails_in_every_run_leaves_the_comparison_in_the_others(tmp_path, cofair):  # noqa: F811
+    grid = tmp_path / "grid.toml"
+    tables = 'training = [{lr = 0.1}, {lr = 1e30, decay = 0.5}]\nmethod = ["fedavg", "fedsac"]\n'
+    grid.write_text(GRID.replace("epochs = 1", 'measure = "size"').partition("[grid]")[0] + "[grid]\n" + tables)
+    done = cofair("sweep", str(grid), "--out", str(tmp_path / "out"), "--json")
+    assert done.returncode == 1
+    assert "2 of 4 runs did not finish" in done.stderr
+    (first, _) = json.loads(done.stdout)["paired"]
+    assert (first["method"], first["against"], first["pairs"]) == ("fedsac", "fedavg", 1)
+
+
 def test_methods_are_compared_seed_by_seed_within_a_scene():
     pairs = paired(RUNS, VARIED, "last").set_index(["federation.scene", "quantity"])
     assert pairs.loc[("pow", "fairness"), "pairs"] == 2

@@ -76,7 +76,7 @@ def sweep_progress(runs: int) -> Iterator[Told]:
         def listen(job: Job, record: Record | None, failure: str | None) -> None:
             nonlocal done, said
             if failure is not None:
-                console.print(f"{job.folder.name}: {failure}", markup=False, highlight=False)
+                console.print(f"{job.folder.name}: {failure}", markup=False, highlight=False, soft_wrap=True)
             if failure is not None or (record is not None and record.last):
                 done += 1
             at = "" if record is None else f", round {record.round} of {job.experiment.training.rounds}"

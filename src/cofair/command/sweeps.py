@@ -21,7 +21,11 @@ _PERCENT = ("max", "mean", "min")
 
 
 def sweep_frame(points: Sequence[Point], jobs: Sequence[Job], rules: Sequence[str] = ("last", "best")) -> pd.DataFrame:
-    """Return one row a finished run and rule: what was varied, and what was measured."""
+    """Return one row a finished run and rule: what was varied, and what was measured.
+
+    What only runs vary that failed has a column, too, so that the others can be grouped by it.
+    """
+    varied = varied_keys(points)
     rows = []
     for point, job in zip(points, jobs, strict=True):
         if unfinished([job]):
@@ -31,9 +35,14 @@ def sweep_frame(points: Sequence[Point], jobs: Sequence[Job], rules: Sequence[st
             cell = outcome.cell(rule)
             measured = {name: getattr(cell, name) for name in _MEASURED}
             extra = {"download": outcome.download, "seconds": outcome.seconds, "folder": job.folder.name}
-            varied = {key: _cell(value) for key, value in point.varied.items()}
-            rows.append({**varied, "rule": rule, **measured, **extra})
+            own = {key: _cell(point.varied.get(key)) for key in varied}
+            rows.append({**own, "rule": rule, **measured, **extra})
     return pd.DataFrame(rows)
+
+
+def varied_keys(points: Sequence[Point]) -> list[str]:
+    """Return every setting that the grid varies, also those that only some of its experiments have."""
+    return list(dict.fromkeys(key for point in points for key in point.varied))
 
 
 def grouped(frame: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
@@ -107,7 +116,7 @@ def _setting(value: object) -> str:
 
 def print_sweep(points: Sequence[Point], jobs: Sequence[Job], rule: str, out: Path, *, as_json: bool) -> None:
     """Print and write the table of a sweep and its paired comparisons."""
-    varied = list(dict.fromkeys(key for point in points for key in point.varied))
+    varied = varied_keys(points)
     frame = sweep_frame(points, jobs)
     if frame.empty:
         return

@@ -39,6 +39,7 @@ HELD = 2  # more of them on a GPU, where recorded steps keep what they change an
 _NOTHING = ClientStates()
 _NEED_NO_TRAINING = ("size", "diversity", "entropy")
 _FIXED = 1.5  # of a run: what a batch costs however few runs it has, as training alone and starting every step
+_NAMED = 10  # runs that did not finish; a sentence has no room for more
 _TURNS = 3  # batches for each worker: fewer, and some wait long for the last one
 
 
@@ -59,9 +60,11 @@ def unfinished(jobs: Iterable[Job]) -> list[Job]:
 
 
 def all_done(jobs: Sequence[Job]) -> None:
-    """Say how many jobs did not finish, if any."""
-    if missing := len(unfinished(jobs)):
-        raise RunError(f"{missing} of {len(jobs)} runs did not finish.")
+    """Say which jobs did not finish, if any; why was told when it happened."""
+    if missing := unfinished(jobs):
+        names = ", ".join(job.folder.name for job in missing[:_NAMED])
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        raise RunError(f"{len(missing)} of {len(jobs)} runs did not finish, for the reasons above: {names}{more}.")
 
 
 def batches(jobs: Sequence[Job], workers: int = 1) -> list[list[Job]]:
