@@ -92,7 +92,7 @@ class SparsifiedMethod(Method[OwnModels]):
 
 def by_size(uploads: Uploads) -> Tensor:
     """Return weights n_i / n over the clients that answered."""
-    weight = uploads.present * uploads.sizes.to(uploads.present.device)
+    weight = (uploads.present * uploads.sizes.to(uploads.present.device)).double()  # whole numbers divide in float32
     return (weight / weight.sum().clamp(min=1)).to(uploads.updates.dtype)
 
 
