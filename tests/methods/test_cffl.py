@@ -142,6 +142,15 @@ def test_the_original_may_upload_a_part_which_is_judged_on_the_servers_model(mak
         assert update[kept].abs().min() >= update[~kept].abs().max()
 
 
+@pytest.mark.parametrize(("sparsify", "theta", "entries"), [("layer", 0.1, 3), ("all", 0.7, 21)])
+def test_a_tenth_of_thirty_entries_is_uploaded_as_three(make_server, sparsify, theta, entries):
+    method = original(theta=theta, sparsify=sparsify)
+    server = make_server([0.2, 0.4], module=nn.Linear(6, 5, bias=False))
+    updates = torch.arange(1.0, 61.0).reshape(2, 30) / 200
+    for dtype in (torch.float32, torch.float64):
+        assert (method.uploaded(server, updates.to(dtype)) != 0).sum(1).tolist() == [entries, entries]
+
+
 def test_the_original_can_weigh_by_samples(make_server):
     method = original(aggregate="mean", sparsify="all", share="contributions")
     server, state, _ = begun(make_server, method)

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cofair.methods.reputation import normalised, of_the_best, remaining
+from cofair.methods.reputation import counted, normalised, of_the_best, remaining
 
 
 def numbers(*values):
@@ -49,3 +49,28 @@ def test_reputations_are_finite_and_sum_to_one(scores):
     best = of_the_best(numbers(*scores))
     assert bool(((best >= 0) & (best <= 1)).all())
     assert float(best.max()) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("share", "of", "up", "count"), [
+    (0.1, 10, True, 1), (0.1, 614_400, True, 61_440), (0.7, 10, False, 7), (1.0, 50_000_001, True, 50_000_001),
+    (0.51, 6, True, 4), (0.51, 6, False, 3), (0.0, 6, True, 0), (1e-8, 6, True, 1), (1.0001, 10, False, 10),
+])  # fmt: skip
+def test_a_share_of_a_number_of_things_is_a_whole_number_of_them(dtype, share, of, up, count):
+    assert counted(torch.tensor([share], dtype=dtype), of, up=up).tolist() == [count]
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 20_000), st.booleans())
+def test_whoever_brings_a_share_of_what_the_best_brings_counts_as_that_share(one, more, times, up):
+    """However it was computed: here as DW does, from parts of the sum, in float32."""
+    best = one + more
+    shares = of_the_best(normalised(torch.tensor([one, best], dtype=torch.float32)))
+    assert counted(shares, best * times, up=up).tolist() == [one * times, best * times]
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=2), st.integers(1, 10**8), st.booleans())
+def test_a_larger_share_never_counts_less(shares, of, up):
+    counts = counted(torch.tensor(sorted(shares)), of, up=up)
+    assert bool((counts.diff() >= 0).all())
+    assert int(counts.min()) >= 0
+    assert int(counts.max()) <= of

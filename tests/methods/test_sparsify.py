@@ -30,6 +30,17 @@ def test_the_largest_entries_are_kept(share, settings, expected):
     assert kept[0].tolist() == expected
 
 
+@pytest.mark.parametrize(("share", "kept"), [(0.1, 1), (0.3, 3), (0.7, 7), (0.71, 8)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tenth_of_ten_entries_is_one_in_every_precision(dtype, share, kept):
+    layout = Layout(nn.Linear(5, 2, bias=False))
+    update = torch.arange(1, 11, dtype=dtype)
+    found = largest_entries(update, torch.tensor([share], dtype=dtype), layout)
+    assert (found != 0).sum(1).tolist() == [kept]
+    of_all = largest_entries(update, torch.tensor([share], dtype=dtype), layout, per_tensor=False)
+    assert (of_all != 0).sum(1).tolist() == [int(share * 10 + 1e-6)]
+
+
 def test_entries_as_large_as_the_last_kept_are_kept_too():
     assert largest_entries(torch.ones(8), torch.tensor([0.1]), LAYOUT).tolist() == [[1] * 8]
 

@@ -17,7 +17,7 @@ from cofair.contributions.diversity import classes_held
 from cofair.engine.exchange import Delivered, Rewards, Uploads
 from cofair.methods.method import Method, Server
 from cofair.methods.registry import register
-from cofair.methods.reputation import normalised, of_the_best, remaining
+from cofair.methods.reputation import counted, normalised, of_the_best, remaining
 from cofair.methods.sparsified import by_size, from_contributions
 from cofair.methods.sparsify import largest_entries
 from cofair.settings import setting
@@ -109,7 +109,8 @@ class CFFL(Method[CFFLState]):
         updates = updates.clamp(-self.clip, self.clip)
         if self.theta == 1:
             return updates
-        theta, each = torch.tensor([self.theta], device=updates.device), self.sparsify == "layer"
+        theta = torch.tensor([self.theta], dtype=torch.float64, device=updates.device)
+        each = self.sparsify == "layer"
         return torch.cat([largest_entries(update, theta, server.layout, per_tensor=each) for update in updates])
 
     def judge(
@@ -152,7 +153,7 @@ class CFFL(Method[CFFLState]):
             return largest_entries(aggregate, quota, server.layout, per_tensor=self.sparsify == "layer")
         D = len(aggregate)
         place = torch.randperm(D, generator=server.random(t, "entries")).to(aggregate.device)
-        return aggregate * (place < torch.floor(quota[:, None] * D + 1e-9))
+        return aggregate * (place < counted(quota, D, up=False)[:, None])
 
     def delivered(self, server: Server, state: CFFLState) -> Delivered:
         """Deliver everybody's own model."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from cofair.engine.exchange import Delivered, Rewards, Uploads
 from cofair.methods.method import Method, Server
 from cofair.methods.registry import register
-from cofair.methods.reputation import of_the_best
+from cofair.methods.reputation import counted, of_the_best
 from cofair.settings import setting
 
 
@@ -87,7 +87,7 @@ class IAFL(Method[IAFLState]):
         lots = torch.rand(N, N, generator=server.random(t, "draw"), dtype=torch.float64)[places][:, places]
         lots = lots.to(present.device).masked_fill_(~present, 2).fill_diagonal_(2)  # 2 is never drawn
         rank = lots.argsort(1).argsort(1)
-        wanted = torch.ceil(gamma * (int(present.sum()) - 1) - 1e-9)
+        wanted = counted(gamma, int(present.sum()) - 1, up=True)
         drawn = (rank < wanted[:, None]) & (lots < 2)
         return (drawn | torch.diag(present)).double()
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from cofair.engine.layout import Layout
+from cofair.methods.reputation import counted
 
 
 def largest_entries(
@@ -17,11 +18,10 @@ def largest_entries(
     """
     rows = update.new_empty(len(shares), len(update))
     if not per_tensor:
-        counts = torch.floor(shares.double() * len(update) + 1e-9).long()
-        return _kept(update, counts, rows)
+        return _kept(update, counted(shares, len(update), up=False), rows)
     for entry in layout.entries:
         length = entry.stop - entry.start
-        counts = torch.ceil(shares.double() * length - 1e-9).long()
+        counts = counted(shares, length, up=True)
         if drop_one and length > 1:
             counts = counts.clamp(max=length - 1)
         _kept(update[entry.start : entry.stop], counts, rows[:, entry.start : entry.stop])

@@ -15,7 +15,7 @@ from torch import Tensor
 from cofair.engine.exchange import Rewards
 from cofair.methods.method import Server
 from cofair.methods.registry import register
-from cofair.methods.reputation import of_the_best
+from cofair.methods.reputation import counted, of_the_best
 from cofair.methods.submodels import SubmodelMethod, Submodels, exponential_share, neurons_of
 from cofair.settings import setting
 
@@ -52,7 +52,7 @@ class WindowMethod(SubmodelMethod):
         layers = []
         for where in neurons_of(server, self.name).slices:
             units = where.stop - where.start
-            width = torch.ceil(shares * units - 1e-9).clamp(min=1)
+            width = counted(shares, units, up=True).clamp(min=1)
             place = (torch.arange(units, device=shares.device) - self.first(t)) % units
             layers.append(place[None, :] < width[:, None])
         return torch.cat(layers, 1)
