@@ -48,7 +48,7 @@ class FedSAC(SubmodelMethod):
         if self.without_allocation:
             importance = torch.full_like(state.record, 100 / len(state.record))
         else:
-            # Eq. 3: I_k = CE(V; θ without k) − CE(V; θ), in percent of their sum
+            # I_k = CE(V; θ without k) − CE(V; θ), in percent of their sum
             importance = transform(by_removal(server.validation, state.parameters).double(), self.importance_transform)
         return self.allocate(server, replace(state, record=importance), t)
 
@@ -57,15 +57,15 @@ class FedSAC(SubmodelMethod):
         return self.allocate(server, super().welcome(server, state, t), t)
 
     def allocate(self, server: Server, state: Submodels, t: int) -> Submodels:
-        """Give each client the neurons that its reputation pays for."""
+        """Give each client the neurons that its reputation pays for (Eq. 5 to 7)."""
         importance, K = state.record, len(state.record)
         if self.without_allocation:
             order = torch.randperm(K, generator=server.random(t, "order")).to(importance.device)
         else:
             order = importance.argsort(stable=True)
-        # Eq. 2: r_i = 100 · exp(β c_i) / max_j exp(β c_j)
+        # r_i = 100 · exp(β c_i) / max_j exp(β c_j)
         reputation = exponential_share(server.contributions, self.beta)
-        # Eq. 4: the most of the least important neurons that r_i pays for; at least one, and all for the best
+        # the most of the least important neurons that r_i pays for; at least one, and all for the best
         paid = importance[order].cumsum(0)
         counts = (paid[None, :] <= reputation[:, None] + _ROUNDING).sum(1).clamp(min=1)
         counts[reputation >= 100 - _ROUNDING] = K
