@@ -117,6 +117,28 @@ def test_an_absent_client_keeps_its_reputation_and_zero_updates_are_harmless(mak
     assert ratio[1] > ratio[0]  # before both are divided by the sum, the absent one's did not change
 
 
+def test_the_length_of_a_step_does_not_depend_on_how_many_answer(make_server):
+    """Equal updates make an aggregate of length Γ, whoever is absent; only the direction depends on who is there."""
+    method, same = CGSV(gamma=2.0), [[1.0] + [0.0] * 17] * 3
+    server, _, after = first_round(make_server, method, same, (6, 6, 6), (0.1, 0.2, 0.3))
+    for absent in ([], [0], [0, 1]):
+        _, aggregate = method.aggregated(server, after, uploads_of(same, [6, 6, 6], absent), 2)
+        assert float(aggregate.norm()) == pytest.approx(2, abs=1e-6)
+
+
+def test_an_absent_client_receives_what_its_reputation_earned_before(make_server):
+    """A model that missed a reward would never make up for it: models are the initial one plus all rewards."""
+    method = CGSV(gamma=1.0)
+    random = torch.randn(2, 18, generator=torch.Generator().manual_seed(2)).tolist()
+    server, _, after = first_round(make_server, method, random)
+    after = replace(after, reputation=torch.tensor([0.3, 0.7], dtype=torch.float64))
+    uploads = uploads_of([random[0], [0.0] * 18], [9, 3], absent=[1])
+    new = method.learn(server, after, method.rewards(server, after, 2, "train"), uploads, 2, "train")
+    assert new.reputation[1] > new.reputation[0]
+    assert new.download.tolist()[1] == 1  # the best reputation is paid all of it
+    assert new.download[0] < 1
+
+
 def test_equal_clients_get_equal_rewards(make_server):
     same = [[1.0, -2.0, 3.0] + [0.5] * 15] * 2
     _, _, after = first_round(make_server, CGSV(), same, sizes=(6, 6))

@@ -90,6 +90,14 @@ def test_an_absent_client_is_not_removed_and_keeps_its_reputation(make_server):
     assert new.reputation.tolist() == pytest.approx([r / sum(fresh) for r in fresh])
 
 
+def test_the_others_weigh_more_where_a_client_is_absent(make_server):
+    method = RFFL(gamma=2.0)
+    server, state = begun(make_server, method, 3, (4, 4, 4), (0.1, 0.2, 0.3), reputation=[0.5, 0.3, 0.2])
+    same = uploads_of([[3.0] + [0.0] * 17] * 2 + [[0.0] * 18], [4, 4, 4], absent=[2])
+    _, aggregate = method.aggregated(server, state, same, 2)
+    assert float(aggregate.norm()) == pytest.approx(2, abs=1e-6)
+
+
 def test_a_threshold_that_would_remove_everybody_removes_nobody(make_server):
     method = RFFL(threshold=9.0, patience=0)
     server, state = begun(make_server, method)

@@ -15,14 +15,17 @@ from cofair.engine.exchange import Uploads
 from cofair.methods.aggregation import cosine_with
 from cofair.methods.method import Server
 from cofair.methods.registry import register
-from cofair.methods.sparsified import OwnModels, SparsifiedMethod, by_size, from_contributions
+from cofair.methods.sparsified import OwnModels, SparsifiedMethod, by_reputation, by_size, from_contributions
 from cofair.settings import setting
 
 
 @register
 @dataclass(frozen=True)
 class CGSV(SparsifiedMethod):
-    """Reward by the cosine of a client's update with the aggregate."""
+    """Reward by the cosine of a client's update with the aggregate.
+
+    An absent client keeps its reputation and receives the share that it earned before.
+    """
 
     name: ClassVar[str] = "cgsv"
     paper: ClassVar[str] = "Xu et al., NeurIPS 2021"
@@ -38,7 +41,7 @@ class CGSV(SparsifiedMethod):
 
     def weights(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> Tensor:
         """Weigh by samples in the first iteration, by reputation from then on (Eq. 1)."""
-        return by_size(uploads) if t == 1 else state.reputation * uploads.present
+        return by_size(uploads) if t == 1 else by_reputation(state.reputation, uploads)
 
     def judge(
         self, server: Server, state: OwnModels, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int

@@ -17,7 +17,7 @@ from cofair.methods.aggregation import cosine_with
 from cofair.methods.method import Server
 from cofair.methods.registry import register
 from cofair.methods.reputation import normalised, of_the_best, remaining
-from cofair.methods.sparsified import OwnModels, SparsifiedMethod, by_size, from_contributions
+from cofair.methods.sparsified import OwnModels, SparsifiedMethod, by_reputation, by_size, from_contributions
 from cofair.settings import setting
 
 
@@ -33,9 +33,9 @@ class Reputable(OwnModels):
 class RFFL(SparsifiedMethod):
     """Reward by the cosine with the aggregate, and remove whom it speaks against.
 
-    An absent client keeps its reputation and is not removed. Whoever was removed goes on alone: it has reputation 0,
-    counts for nothing and receives nothing. Reputations that cancel out or are all 0 become equal ones, and a
-    threshold that would remove everybody removes nobody.
+    An absent client keeps its reputation, is not removed and receives its share. Whoever was removed goes on alone: it
+    has reputation 0, counts for nothing and receives nothing. Reputations that cancel out or are all 0 become equal
+    ones, and a threshold that would remove everybody removes nobody.
     """
 
     name: ClassVar[str] = "rffl"
@@ -78,7 +78,7 @@ class RFFL(SparsifiedMethod):
 
     def weights(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> Tensor:
         """Weigh by samples in the first round, by reputation from then on."""
-        return by_size(uploads) if t == 1 else state.reputation * uploads.present
+        return by_size(uploads) if t == 1 else by_reputation(state.reputation, uploads)
 
     def judge(
         self, server: Server, state: OwnModels, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int

@@ -96,6 +96,13 @@ def by_size(uploads: Uploads) -> Tensor:
     return (weight / weight.sum().clamp(min=1)).to(uploads.updates.dtype)
 
 
+def by_reputation(reputation: Tensor, uploads: Uploads) -> Tensor:
+    """Return reputations (N,) as weights of the clients that answered, together as large as those of all clients."""
+    weight = reputation * uploads.present
+    answered = weight.abs().sum()  # reputations of both signs may all but cancel out
+    return weight * torch.where(answered > 0, reputation.abs().sum() / answered, 0)  # exactly 1 where all answered
+
+
 def from_contributions(server: Server, like: Tensor) -> Tensor:
     """Return the true contributions as reputations that sum to 1; equal ones where none is above zero."""
     return normalised(server.contributions.to(like).clamp(min=0))
