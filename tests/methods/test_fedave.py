@@ -74,6 +74,18 @@ def test_each_ablation_leaves_the_divergence_out_in_its_place(judged, monkeypatc
         assert quota.tolist() == pytest.approx((tanh / tanh.max() * g**in_quota).tolist())
 
 
+def test_one_divergence_near_zero_starves_everybody(judged, monkeypatch):
+    """The example of FedAVE's page: the others' quotas fall to KL_1 / KL_i, and the first has little reputation."""
+    monkeypatch.setattr("cofair.methods.fedave.divergences", lambda *given: torch.tensor([0.0001, 0.1, 0.2]).double())
+    reputation, quota = judged(reputation=(0.1, 0.45, 0.45), accuracy=(0.5, 0.5, 0.5))
+    assert reputation.tolist() == pytest.approx([0.12 / 0.975, 0.4275 / 0.975, 0.4275 / 0.975], abs=1e-6)
+    first = math.tanh(1.5 * 0.12 / 0.975) / math.tanh(1.5 * 0.4275 / 0.975)
+    assert quota.tolist() == pytest.approx([first, 0.001, 0.0005], rel=1e-5)
+    assert first == pytest.approx(0.316, abs=5e-4)
+    _, usual = judged(reputation=(0.1, 0.45, 0.45), accuracy=(0.5, 0.5, 0.5), divergence_in="reputation")
+    assert usual.tolist() == pytest.approx([first, 1, 1], rel=1e-5)  # what they get where quotas leave KL out
+
+
 def test_nobody_falls_below_the_least_reputation(judged):
     reputation, _ = judged(alpha=0.0, accuracy=(0.0, 0.5, 0.5), divergence_in="neither")
     assert reputation.tolist() == pytest.approx([0.001 / 1.001, 0.5 / 1.001, 0.5 / 1.001])
