@@ -85,9 +85,9 @@ class Bounds:
             if call not in CALLS or scope.get("root_path"):
                 raise RefusedRequestError("There is no such call.")
             if call == "push-messages":
-                body, answer = await _body(receive), Answer(0, 0, "")
-                request = self._announced(body, answer)
-                await self._app(scope, _again(body, receive), self._noting(send, request, answer))
+                body = await _body(receive)
+                message, answer = self._announced(body)
+                await self._app(scope, _again(body, receive), self._noting(send, message, answer))
             elif call == "push-object":
                 body = await _body(receive)
                 self._count(body)
@@ -97,8 +97,8 @@ class Bounds:
         except RefusedRequestError as refusal:
             await _refuse(send, str(refusal))
 
-    def _announced(self, body: bytes, answer: Answer) -> PushMessagesRequest:
-        """Return a message that is pushed, or refuse it."""
+    def _announced(self, body: bytes) -> tuple[str, Answer]:
+        """Return which message is answered, and what the answer is to be; or refuse it."""
         request = PushMessagesRequest()
         try:
             request.ParseFromString(body)
@@ -114,35 +114,34 @@ class Bounds:
         if tree.object_id != told.message_id:
             raise RefusedRequestError("A message is announced with its own objects.")
         _check_objects(tree, _most_objects(largest(self._organiser, told.run_id)))
-        answer.node, answer.run = request.node.node_id, told.run_id
-        answer.tree = hashlib.sha256(tree.SerializeToString(deterministic=True)).hexdigest()
+        objects = hashlib.sha256(tree.SerializeToString(deterministic=True)).hexdigest()
+        answer = Answer(request.node.node_id, told.run_id, objects)
         known = self._answers.get((answer.node, told.reply_to_message_id))
         if known is not None and known.tree != answer.tree:
             raise RefusedRequestError("This message was answered otherwise before.")
-        return request
+        return told.reply_to_message_id, answer
 
-    def _noting(self, send: Send, request: PushMessagesRequest, answer: Answer) -> Send:
+    def _noting(self, send: Send, message: str, answer: Answer) -> Send:
         """Return a way to answer a node that notes which session of pushing the SuperLink has given it."""
         parts: list[bytes] = []
         taken = False
 
-        async def noted(message: MutableMapping[str, Any]) -> None:
+        async def noted(part: MutableMapping[str, Any]) -> None:
             nonlocal taken
-            if message["type"] == "http.response.start":
-                taken = message["status"] == 200
-            elif taken and message["type"] == "http.response.body":
-                parts.append(message.get("body", b""))
-                if not message.get("more_body", False):
-                    self._note(request, answer, b"".join(parts))
-            await send(message)
+            if part["type"] == "http.response.start":
+                taken = part["status"] == 200
+            elif taken and part["type"] == "http.response.body":
+                parts.append(part.get("body", b""))
+                if not part.get("more_body", False):
+                    self._note(message, answer, b"".join(parts))
+            await send(part)
 
         return noted
 
-    def _note(self, request: PushMessagesRequest, answer: Answer, body: bytes) -> None:
+    def _note(self, message: str, answer: Answer, body: bytes) -> None:
         response = PushMessagesResponse()
         response.ParseFromString(body)
-        key = (answer.node, request.messages_list[0].metadata.reply_to_message_id)
-        known = self._answers.setdefault(key, answer)
+        known = self._answers.setdefault((answer.node, message), answer)
         known.sessions.append(response.session_id)
         self._sessions[response.session_id] = known
         while len(known.sessions) > _SESSIONS:
