@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -163,7 +164,7 @@ def certificate_fault(folder: Path) -> str | None:
         return "it is that of another key"
     try:
         certificate.verify_directly_issued_by(authority)
-    except Exception:
+    except (ValueError, TypeError, InvalidSignature):
         return "it was not issued by the organiser whose ca.crt is here"
     now = datetime.now(UTC)
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
