@@ -16,7 +16,7 @@ from tests.flower.deployed import needs_nginx
 from tests.flower.killing import SERVER_APP, named, until
 
 pytestmark = [pytest.mark.long, needs_nginx]
-DEADLINE, ROUNDS = 20, 2
+DEADLINE, ROUNDS = 30, 2  # seconds, shared by the two trainings of a round
 
 
 def chosen():

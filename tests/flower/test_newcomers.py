@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -248,3 +249,14 @@ def test_who_is_away_loses_reputation_where_it_fades():
         return served(settings, while_round(grid, 0, leave))
 
     assert away(chosen).history[-1].reputation[3] < 0.5 * away(kept).history[-1].reputation[3]
+
+
+def test_a_newcomer_that_says_who_it_is_and_never_trains_holds_up_no_round():
+    chosen = experiment("cgsv", last=3)
+    grid = arriving(chosen, 3, before=2)
+    honest = node_of(grid, 3).app
+    node_of(grid, 3).app = lambda m, context: honest(m, context) if m.metadata.message_type == "query" else None
+    began = time.monotonic()
+    result = served(chosen, grid, replace(SOON, clients=3, minimum=3, join_seconds=0.5, round_seconds=4.0, tries=2))
+    assert time.monotonic() - began < 4.0  # two rounds in which it has a quarter of the time; once it had all of it
+    assert len(result.names) == 3

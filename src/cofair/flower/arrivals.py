@@ -46,6 +46,7 @@ class Newcomers:
         """Return the run with those who have come before round t, or None."""
         if not self.waiting.newcomers:
             return None
+        self.engine.begin_round(t)  # what newcomers take, half of it at most, the round's training does not have
         there = identities(self.grid)
         known = {member.identity for member in self.members} | set(self._waiting)
         tries = self.waiting.tries
@@ -72,7 +73,7 @@ class Newcomers:
         if not new:
             return
         self._asked.update(list(new))
-        until = time.monotonic() + self.waiting.newcomer_seconds
+        until = time.monotonic() + min(self.waiting.newcomer_seconds, self.waiting.round_seconds / 4)
         taken = {member.name for member in self.members} | {member.name for member, _ in self._waiting.values()}
         joining, refused = answers(self.grid, new, self.question, taken, until, self.waiting.poll_seconds)
         self._asked.update(dict.fromkeys(refused, self.waiting.tries))  # they are not asked again
@@ -88,7 +89,7 @@ class Newcomers:
             asked = range(before if measure in _BY_ITSELF else 0, larger.server.clients)
             self.engine.enlarge(larger.problem, [member.identity for member in [*self.members, *ready]])
             larger.server.forgives = True  # one newcomer that diverges does not end the run
-            uploads = self.engine.asked(larger.alone, asked, 1)
+            uploads = self.engine.asked(larger.alone, asked, 1, time.monotonic() + self.waiting.round_seconds / 4)
             larger.server.take_alone(uploads)
             present = uploads.present
             others = [k for k in asked if k < before and int(larger.server.sizes[k])]

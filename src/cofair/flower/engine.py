@@ -49,9 +49,11 @@ class GridEngine:
     clients: Sequence[str]  # what client i is recognised by
     waiting: Waiting
     traffic: Traffic
+    trainings: Callable[[int], int] = lambda t: 1  # how many trainings a round has, which share its time
     head: Callable[[], str] = lambda: ""  # the hash of the ledger's last entry, which every message tells
     _held: dict[int, Held] = field(default_factory=dict)
     _strangers: set[str] = field(default_factory=set)
+    _clock: tuple[int, float, int] = (0, 0.0, 0)  # a round, the moment at which it ends, how many trainings it has had
     _missed: tuple[int, frozenset[int]] = (0, frozenset())  # a round, and who did not answer in a training of it
 
     def __post_init__(self) -> None:
@@ -63,6 +65,19 @@ class GridEngine:
         self._held = {i: held for i, held in self._held.items() if i < len(same) and same[i]}
         self.problem, self.clients = problem, clients
 
+    def begin_round(self, t: int) -> None:
+        """Let the time of a round begin, before its first training does."""
+        self._clock = (t, time.monotonic() + self.waiting.round_seconds, 0)
+
+    def _until(self, t: int) -> float:
+        """Return the moment at which the next training of a round closes: those to come share what is left equally."""
+        if self._clock[0] != t:
+            self.begin_round(t)
+        _, end, had = self._clock
+        self._clock = (t, end, had + 1)
+        now = time.monotonic()
+        return now + max(end - now, 0.0) / max(self.trainings(t) - had, 1)
+
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
         """Hand out the rewards and return what came back by the deadline; optimisers' memory stays with the clients."""
         self.problem.check_masks(rewards)
@@ -70,8 +85,9 @@ class GridEngine:
         alone, (last, missed) = rewards.work.phase.startswith(ALONE), self._missed
         # who let one training of a round pass its deadline does not hold up the round's next one as well
         asked = [i for i in wanted if alone or t != last or i not in missed]
+        until = None if alone else self._until(t)
         for number in range(1, self.waiting.tries + 1):
-            uploads = self.asked(rewards, asked, t)
+            uploads = self.asked(rewards, asked, t, until if number == 1 else None)
             if not asked or bool(uploads.present.any()) or uploads.refused:
                 if not alone:
                     silent = {i for i in asked if not bool(uploads.present[i]) and i not in uploads.refused}
@@ -83,9 +99,9 @@ class GridEngine:
             "see whether the SuperNodes are running."
         )
 
-    def asked(self, rewards: Rewards, asked: Sequence[int], t: int) -> Uploads:
-        """Hand rewards to some clients, once, and return what came back."""
-        until = time.monotonic() + self.waiting.round_seconds
+    def asked(self, rewards: Rewards, asked: Sequence[int], t: int, until: float | None = None) -> Uploads:
+        """Hand rewards to some clients, once, and return what came back by then, by default in a round's time."""
+        until = time.monotonic() + self.waiting.round_seconds if until is None else until
         scopes = self._scopes(rewards)
         nodes = self._nodes(t)
         while asked and not nodes.keys() & set(asked) and time.monotonic() < until:

@@ -125,6 +125,7 @@ class _Served:
         journal = self.journal
         ready = self.prepared_for(members)
         self.engine.enlarge(ready.problem, [member.identity for member in members])
+        self.engine.trainings = lambda t: len(self.experiment.method.phases(ready.server, t))
         _measure(ready, self.measured)
         if journal is not None:
             self.engine.head = lambda: journal.head

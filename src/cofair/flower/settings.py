@@ -28,10 +28,14 @@ class Waiting:
     clients: int | None = setting(None, "participants to start with; none: as many as the experiment has", minimum=1)
     minimum: int | None = setting(None, "participants without whom it does not start; none: all of them", minimum=1)
     join_seconds: float = setting(300.0, "how long the server waits for participants before it starts", above=0)
-    round_seconds: float = setting(600.0, "deadline of a training: who has not answered by then is absent", above=0)
+    round_seconds: float = setting(
+        600.0, "deadline of a round, which its trainings share; who is late is absent", above=0
+    )
     poll_seconds: float = setting(1.0, "seconds between two looks for answers", above=0)
     newcomers: bool = setting(True, "whoever comes later takes part from the next round on; false: from the next run")
-    newcomer_seconds: float = setting(60.0, "how long a round waits for a newcomer to say who it is", above=0)
+    newcomer_seconds: float = setting(
+        60.0, "how long a newcomer has to say who it is, a quarter of a round at most", above=0
+    )
     tries: int = setting(3, "how often a training is asked for before a run ends in which nobody answers", minimum=1)
 
 
