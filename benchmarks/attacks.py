@@ -23,10 +23,10 @@ from typing import Any
 import torch
 
 from cofair import methods, metrics
+from cofair.config.experiment import Experiment
 from cofair.errors import RunError
-from cofair.runs.experiment import Experiment
 from cofair.runs.loop import rounds
-from cofair.runs.prepare import prepare
+from cofair.runs.setup import prepare
 
 FREE_RIDERS = ("nothing", "noise", "echo", "follow")
 ATTACKS = (*FREE_RIDERS, "label_flip", "sign_flip", "scale", "nan", "copy", "sybil", "defect", "defect, measured anew")

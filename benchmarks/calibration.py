@@ -20,13 +20,13 @@ import torch
 from sklearn.isotonic import IsotonicRegression
 
 from cofair import metrics
+from cofair.config.experiment import Experiment
 from cofair.engine.choose import arithmetic
-from cofair.engine.scoring import Scorer
 from cofair.methods.contract import Contract
-from cofair.methods.promises import EqualGain, Inside, expected_fairness
-from cofair.runs.experiment import Experiment
+from cofair.methods.rules.promises import EqualGain, Inside, expected_fairness
 from cofair.runs.loop import driven
-from cofair.runs.prepare import Prepared, prepare
+from cofair.runs.setup import Prepared, prepare
+from cofair.scoring.scorer import Scorer
 
 Floats = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int64]

@@ -11,11 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from cofair.engine.exchange import Delivered, Rewards, Uploads
+from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.cgsv import CGSV
+from cofair.methods.families.sparse_aggregate import OwnModels
 from cofair.methods.method import Server
 from cofair.methods.registry import register
-from cofair.methods.sparsified import OwnModels
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cofair.engine.exchange import Rewards, Uploads
+from cofair.engine.protocol import Rewards, Uploads
 from cofair.methods.contract import Contract
+from cofair.methods.families.submodels import Submodels
 from cofair.methods.method import Server
-from cofair.methods.promises import Curve
 from cofair.methods.registry import register
-from cofair.methods.submodels import Submodels
-from cofair.neurons.importance import by_removal, taylor
+from cofair.methods.rules.promises import Curve
+from cofair.scoring.importance import by_removal, taylor
 from cofair.settings import setting
 
 

@@ -13,16 +13,16 @@ import time
 import torch
 from flwr.app import Context, Message
 
-from cofair.engine.exchange import ClientStates, Rewards
+from cofair.config.experiment import Experiment
+from cofair.engine.protocol import ClientStates, Rewards
 from cofair.flower.client import Participant
-from cofair.flower.engine import GridEngine
-from cofair.flower.federation import Member, RemoteFederation
+from cofair.flower.flower_settings import Waiting
+from cofair.flower.grid_engine import GridEngine
 from cofair.flower.in_process import InProcessGrid
-from cofair.flower.local import Local
-from cofair.flower.settings import Waiting
+from cofair.flower.local_training import Local
+from cofair.flower.remote_federation import Member, RemoteFederation
 from cofair.flower.traffic import Traffic
-from cofair.runs.experiment import Experiment
-from cofair.runs.prepare import set_up
+from cofair.runs.setup import set_up
 
 CLIENTS = 10
 

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.measure import alternate
 from benchmarks.scoring import paper_scorer
-from cofair.neurons.importance import by_removal, taylor
+from cofair.scoring.importance import by_removal, taylor
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ def run_clients(clients: int) -> None:
 
 
 def run_data(data: str) -> None:
-    from cofair.runs.experiment import Experiment
+    from cofair.config.experiment import Experiment
     from cofair.runs.run import run_experiment
 
     tables = {"federation": {"data": data}, "training": {"rounds": 1}, "contribution": {"epochs": 1}}

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from cofair import methods, metrics
-from cofair.runs.experiment import Experiment
+from cofair.config.experiment import Experiment
 from cofair.runs.loop import rounds
-from cofair.runs.prepare import prepare
+from cofair.runs.setup import prepare
 
 ALWAYS = "everybody always answers"
 Cell = tuple[float | None, float]  # γ, mean accuracy

@@ -26,10 +26,10 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from benchmarks.measure import alternate
 from cofair.flower.deploy.app import demonstration
 from cofair.flower.deploy.demo import SERVER_DATA, is_over, write_data
-from cofair.flower.deploy.local import LocalFederation
+from cofair.flower.deploy.local_federation import LocalFederation
 from cofair.flower.deploy.participant import Participant
 from cofair.flower.deploy.supernode import client_of
-from cofair.runs.history import read_history
+from cofair.storage.history import read_history
 
 REPEATS, SECONDS = 200, 600.0
 

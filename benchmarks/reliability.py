@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cofair import methods
-from cofair.runs import ledger
+from cofair.config.experiment import Experiment
 from cofair.runs.compare import compare
-from cofair.runs.experiment import Experiment
-from cofair.runs.folder import AppendOnly
-from cofair.runs.journal import Journal
+from cofair.storage import ledger
+from cofair.storage.folder import AppendOnly
+from cofair.storage.journal import Journal
 
 spent: dict[str, float] = {}
 

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 
 from benchmarks.measure import alternate
+from cofair.config.experiment import Experiment
+from cofair.data.federation import Federation, Samples
+from cofair.data.scenes import power_law_sizes
 from cofair.engine.choose import arithmetic
-from cofair.engine.exchange import ClientStates
-from cofair.federation.federation import Federation, Samples
-from cofair.federation.scenes import power_law_sizes
-from cofair.runs.experiment import Experiment
-from cofair.runs.prepare import Prepared, prepare
+from cofair.engine.protocol import ClientStates
+from cofair.runs.setup import Prepared, prepare
 
 SIGNAL = (
     0.1  # how far classes lie apart: a model learns within a few rounds, so that clients are owed different submodels

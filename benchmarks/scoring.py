@@ -8,14 +8,14 @@ import argparse
 import torch
 
 from benchmarks.measure import alternate, matrix_rate
+from cofair.data.federation import Federation
 from cofair.engine.choose import arithmetic
-from cofair.engine.layout import Layout
 from cofair.engine.problem import Problem
-from cofair.engine.scoring import Scorer
-from cofair.federation.federation import Federation
 from cofair.models import build
+from cofair.models.parameters import Layout
 from cofair.neurons.map import NeuronMap
-from cofair.neurons.submodels import prefix_masks
+from cofair.scoring.nested import prefix_masks
+from cofair.scoring.scorer import Scorer
 
 
 def paper_scorer(samples: int, device: torch.device) -> tuple[Scorer, torch.Tensor]:

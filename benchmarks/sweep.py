@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from cofair.config.experiment import Experiment
+from cofair.data.build import Pool
+from cofair.data.datasets.dataset import Dataset
 from cofair.engine import choose
 from cofair.engine.lockstep import Lockstep
-from cofair.federation.build import Pool
-from cofair.federation.datasets.dataset import Dataset
 from cofair.runs import sweep
-from cofair.runs.experiment import Experiment
 from cofair.runs.loop import rounds as run_rounds
-from cofair.runs.prepare import prepare
+from cofair.runs.setup import prepare
 
 METHODS = ("fedavg", "q-ffl", "cffl", "cgsv", "fedave", "iafl", "fedsac", "fedrac")
 
@@ -117,7 +117,7 @@ def side_by_side(method: str, given: argparse.Namespace) -> float:
 
 
 def _federation(pool: Pool) -> Any:
-    from cofair.federation.build import federate
+    from cofair.data.build import federate
 
     return federate(pool, "pow")
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cofair.report.read import Run, read_run
-from cofair.runs.cells import LAST_ROUNDS
+from cofair.report.entries import Run, read_run
+from cofair.results.table_cells import LAST_ROUNDS
 
 FAR = 5.0  # points of accuracy
 

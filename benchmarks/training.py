@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import alternate, matrix_rate
+from cofair.data.federation import Federation
 from cofair.engine.choose import arithmetic
-from cofair.engine.exchange import ClientStates, Rewards
-from cofair.engine.layout import Layout
-from cofair.engine.loop import LoopEngine
+from cofair.engine.loop_engine import LoopEngine
 from cofair.engine.problem import Engine, Problem
+from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
-from cofair.federation.federation import Federation
 from cofair.models import build
+from cofair.models.parameters import Layout
 from cofair.neurons.map import NeuronMap
 
 # the model's name, and the shape of a sample; texts have so many words, as MR's

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from cofair.engine.exchange import Delivered, Rewards, Uploads
+from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods import Method, Server, register
-from cofair.methods.aggregation import mean_over_clients
+from cofair.methods.rules.aggregation import mean_over_clients
 from cofair.settings import setting
 
 

@@ -7,15 +7,15 @@ import torch
 from hypothesis import settings
 from torch import nn
 
+from cofair.config.experiment import Experiment
+from cofair.data.federation import Federation
 from cofair.engine import losses
-from cofair.engine.exchange import Uploads
-from cofair.engine.layout import Layout
 from cofair.engine.problem import Problem
-from cofair.federation.federation import Federation
+from cofair.engine.protocol import Uploads
 from cofair.methods import Server
+from cofair.models.parameters import Layout
 from cofair.neurons.map import NeuronMap
-from cofair.runs.experiment import Experiment
-from cofair.runs.prepare import prepare
+from cofair.runs.setup import prepare
 
 settings.register_profile("cofair", deadline=None)  # a busy machine is no failure
 settings.load_profile("cofair")

@@ -13,12 +13,12 @@ import typer
 from torch import nn
 
 from cofair import methods
-from cofair.cli import app
-from cofair.federation import datasets
-from cofair.federation.scenes import SCENES
-from cofair.reproduce.tables import chosen, names, table
-from cofair.runs.experiment import Experiment, override
-from cofair.runs.grid import read_grid
+from cofair.cli.main import app
+from cofair.config.experiment import Experiment, override
+from cofair.config.grid import read_grid
+from cofair.data import datasets
+from cofair.data.scenes import SCENES
+from cofair.reproduce.paper_tables import chosen, names, table
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from cofair.federation.build import federate
-    from cofair.federation.federation import Federation
-    from cofair.runs.experiment import Experiment
-    from cofair.runs.result import Result
+    from cofair.config.experiment import Experiment
+    from cofair.data.build import federate
+    from cofair.data.federation import Federation
+    from cofair.results.result import Result
     from cofair.runs.run import run
 
 __all__ = ["Experiment", "Federation", "Result", "__version__", "federate", "run"]
 
 _HOMES = {
-    "Experiment": "cofair.runs.experiment",
-    "Federation": "cofair.federation.federation",
-    "Result": "cofair.runs.result",
-    "federate": "cofair.federation.build",
+    "Experiment": "cofair.config.experiment",
+    "Federation": "cofair.data.federation",
+    "Result": "cofair.results.result",
+    "federate": "cofair.data.build",
     "run": "cofair.runs.run",
 }
 

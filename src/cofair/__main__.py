@@ -1,5 +1,5 @@
 """`python -m cofair` is the command line."""
 
-from cofair.cli import main
+from cofair.cli.main import main
 
 main()

@@ -7,9 +7,9 @@ from torch import nn
 
 from cofair.contributions import coalition_models, index, shapley
 from cofair.contributions.leave_one_out import leave_one_out
-from cofair.engine.scoring import Scorer
+from cofair.data.federation import Federation
 from cofair.errors import RunError
-from cofair.federation.federation import Federation
+from cofair.scoring.scorer import Scorer
 
 SIZES = torch.tensor([7, 40, 19, 33])
 ALL = torch.ones(4, dtype=torch.bool)

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import cofair
+from cofair.config.experiment import ContributionSettings
 from cofair.contributions import MEASURES, Measure, cosine, measure
 from cofair.contributions.diversity import classes_held, label_entropy
 from cofair.contributions.size import relative_sizes
 from cofair.errors import RunError, UsageError
 from cofair.models import build
-from cofair.runs.experiment import ContributionSettings
 
 NAMES = list(MEASURES)
 

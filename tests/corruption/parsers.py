@@ -14,26 +14,26 @@ import numpy as np
 import pytest
 import torch
 
-from cofair.command import ledgers
-from cofair.engine.exchange import Delivered
+from cofair.cli import ledger_output
+from cofair.config.experiment import Experiment, read_file
+from cofair.config.grid import read_grid
+from cofair.data import datasets
+from cofair.engine.protocol import Delivered
 from cofair.errors import UsageError
-from cofair.federation import datasets
 from cofair.report import page
-from cofair.report.ledgers import CELLS, read_statement
-from cofair.report.read import read_entries
-from cofair.runs import checkpoint, tensor_file
-from cofair.runs.earlier import _OTHER, begun, refuse_other
-from cofair.runs.experiment import Experiment, read_file
-from cofair.runs.folder import CHECKPOINT, PREVIOUS, REWARDS
-from cofair.runs.grid import read_grid
-from cofair.runs.history import read_history
-from cofair.runs.ledger import FIRST, verified
-from cofair.runs.position import Position
-from cofair.runs.prepare import prepare
-from cofair.runs.tensor_file import TensorFile
+from cofair.report.entries import read_entries
+from cofair.report.ledger_section import CELLS, read_statement
+from cofair.runs.setup import prepare
+from cofair.runs.state import Position
+from cofair.storage import checkpoint, tensor_file
+from cofair.storage.folder import CHECKPOINT, PREVIOUS, REWARDS
+from cofair.storage.history import read_history
+from cofair.storage.ledger import FIRST, verified
+from cofair.storage.resume import _OTHER, begun, refuse_other
+from cofair.storage.tensor_file import TensorFile
 from tests.corruption.damage import bytes_damaged, json_damaged, toml_damaged
-from tests.federation.datasets import published_files as published
-from tests.runs.test_resume import Stopped, build, carried_out, experiment_of, small_federation
+from tests.data.datasets import published_files as published
+from tests.storage.test_resume import Stopped, build, carried_out, experiment_of, small_federation
 
 Spoil = Callable[[bytes, Random], bytes]
 EXPERIMENT = experiment_of("fedsac", run={"evaluate_every": 1})
@@ -175,8 +175,8 @@ def _checkpoint(folder: Path, state: Any) -> None:
 def _ledger(folder: Path) -> None:
     entries = verified(folder / "ledger.jsonl")
     with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")):
-        ledgers.verify(folder, entries[-1]["hash"])
-        ledgers.show(folder, "2", as_json=False)
+        ledger_output.verify(folder, entries[-1]["hash"])
+        ledger_output.show(folder, "2", as_json=False)
 
 
 def _resumed(folder: Path) -> None:
@@ -194,7 +194,7 @@ def _reported(folder: Path) -> None:
     for entry in entries:
         page.client_document(entry, entry.runs[0].outcome.names[-1]).encode()
     with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")):
-        ledgers.verify(folder, None)
+        ledger_output.verify(folder, None)
 
 
 def _toml(good: bytes, chance: Random) -> bytes:

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
+from cofair.data.datasets import catalogue
+from cofair.data.datasets.entry import Variant
 from cofair.errors import CofairError
-from cofair.federation.datasets import catalogue
-from cofair.federation.datasets.entry import Variant
 from tests.corruption.parsers import SIZES, all_parsers
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # sums of numbers such as 1e308

@@ -7,19 +7,19 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from cofair.command import ledgers
+from cofair.cli import ledger_output
+from cofair.config.experiment import Experiment
 from cofair.errors import CofairError
 from cofair.report import page
-from cofair.report.read import read_entries
-from cofair.runs import export
+from cofair.report.entries import read_entries
 from cofair.runs.compare import Comparison
-from cofair.runs.earlier import finished_outcome
-from cofair.runs.experiment import Experiment
-from cofair.runs.folder import RunFolder
-from cofair.runs.ledger import FIRST
 from cofair.runs.run import run_experiment
+from cofair.storage import export
+from cofair.storage.folder import RunFolder
+from cofair.storage.ledger import FIRST
+from cofair.storage.resume import finished_outcome
 from tests.corruption.parsers import chained
-from tests.runs.test_resume import Stopped
+from tests.storage.test_resume import Stopped
 
 EXPERIMENT = Experiment.from_dict(
     {
@@ -107,9 +107,9 @@ def compared_again(folder):
 COMMANDS = {
     "report": lambda folder: page.document(read_entries([folder])),
     "statement": lambda folder: page.client_document(read_entries([folder])[0], "1"),
-    "verify": lambda folder: ledgers.verify(folder, None),
-    "show": lambda folder: ledgers.show(folder, "1", as_json=False),
-    "check": lambda folder: ledgers.check(folder, folder / "statement.html"),
+    "verify": lambda folder: ledger_output.verify(folder, None),
+    "show": lambda folder: ledger_output.show(folder, "1", as_json=False),
+    "check": lambda folder: ledger_output.check(folder, folder / "statement.html"),
     "export": lambda folder: export.from_folder(folder, "1", folder / "mine"),
     "compare": compared_again,
     "resume": lambda folder: run_experiment(EXPERIMENT, RunFolder(folder, resume=True)),

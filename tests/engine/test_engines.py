@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from cofair.data.federation import Federation
 from cofair.engine.choose import engine as choose_engine
-from cofair.engine.exchange import ClientStates, Rewards
 from cofair.engine.linear_stack import LinearStack
-from cofair.engine.loop import LoopEngine
+from cofair.engine.loop_engine import LoopEngine
 from cofair.engine.losses import loss as resolve_loss
+from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.errors import RunError, UsageError
-from cofair.federation.federation import Federation
 from cofair.models import build
 from tests.conftest import small_federation, small_stack
 
@@ -146,8 +146,8 @@ def test_the_loop_is_what_anyone_would_write(make_problem):
 
 def test_a_step_worked_out_by_hand():
     """f(x) = w x + b with squared error: two samples (1, 3) and (2, 3) from w = b = 0 at rate 0.1."""
-    from cofair.engine.layout import Layout
     from cofair.engine.problem import Problem
+    from cofair.models.parameters import Layout
 
     module = nn.Linear(1, 1).double()
     nn.init.zeros_(module.weight)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from cofair.engine import graphs, losses
-from cofair.engine.exchange import ClientStates, Rewards
+from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.models import build

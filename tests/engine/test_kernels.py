@@ -12,13 +12,11 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from cofair.engine import stackable
-from cofair.engine.candidates import Candidates
 from cofair.engine.choose import arithmetic
-from cofair.engine.exchange import ClientStates, Rewards
-from cofair.engine.layout import Layout
-from cofair.engine.loop import LoopEngine
+from cofair.engine.loop_engine import LoopEngine
 from cofair.engine.optimisers import Adam, adam_memory
 from cofair.engine.problem import Problem
+from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.stackable import (
     StackableConv1d,
     StackableConv2d,
@@ -29,7 +27,9 @@ from cofair.engine.stackable import (
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.models import build
+from cofair.models.parameters import Layout
 from cofair.neurons.map import NeuronMap
+from cofair.scoring.candidates import Candidates
 from tests.conftest import small_federation
 from tests.engine.test_stackable import SHAPES
 

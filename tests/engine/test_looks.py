@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cofair.engine.exchange import ClientStates, Rewards
-from cofair.engine.loop import LoopEngine
+from cofair.engine.loop_engine import LoopEngine
+from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.errors import UsageError

@@ -8,9 +8,9 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves
 
 from cofair.engine import stackable
-from cofair.engine.exchange import ClientStates, Rewards
 from cofair.engine.forward import Forward
-from cofair.engine.loop import LoopEngine
+from cofair.engine.loop_engine import LoopEngine
+from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.stackable import StackableConv1d, StackableConv2d, make_stackable
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work

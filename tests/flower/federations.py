@@ -4,15 +4,15 @@ import logging
 
 import torch
 
-from cofair.federation.federation import Federation
+from cofair.config.experiment import Experiment
+from cofair.data.federation import Federation
 from cofair.flower.client import client_app
+from cofair.flower.flower_settings import Waiting
 from cofair.flower.in_process import InProcessGrid
 from cofair.flower.server import deployed, serve
-from cofair.flower.settings import Waiting
 from cofair.models import build
-from cofair.runs.experiment import Experiment
 from cofair.runs.loop import rounds
-from cofair.runs.prepare import prepare
+from cofair.runs.setup import prepare
 
 CLASSES, SIZES = 3, (8, 30, 70, 20)
 SOON = Waiting(clients=4, join_seconds=0.2, round_seconds=0.2, poll_seconds=0.01, tries=2, newcomer_seconds=0.2)

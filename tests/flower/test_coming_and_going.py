@@ -13,8 +13,8 @@ from flwr.app import ConfigRecord, RecordDict
 from cofair.errors import RunError, UsageError
 from cofair.flower import messages
 from cofair.flower.client import client_app
-from cofair.flower.settings import ServerSettings, server_settings
-from cofair.runs.folder import RunFolder
+from cofair.flower.flower_settings import ServerSettings, server_settings
+from cofair.storage.folder import RunFolder
 from tests.flower.federations import SOON, experiment, grid_of, mlp, node_of, served, shares, simulated
 from tests.flower.test_bad_uploads import empty, tampering
 

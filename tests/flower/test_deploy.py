@@ -21,14 +21,14 @@ from cryptography.hazmat.primitives import serialization
 from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
-from cofair.cli import app as cli
+from cofair.cli.main import app as cli
+from cofair.config.experiment import Experiment
 from cofair.errors import RunError, UsageError
 from cofair.flower.deploy import bounds, keys
 from cofair.flower.deploy.app import experiment_in, hash_of, write_app
 from cofair.flower.deploy.participant import Participant
 from cofair.flower.deploy.processes import Processes, complaint
 from cofair.flower.in_process import InProcessGrid
-from cofair.runs.experiment import Experiment
 from tests.flower.federations import experiment, shares
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from cofair.command.deploy import demo
+from cofair.cli.deploy_command import demo
 from tests.flower.deployed import needs_nginx
 from tests.flower.killing import ours
 

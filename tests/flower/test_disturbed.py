@@ -15,7 +15,7 @@ import pytest
 
 from cofair.flower.deploy.app import demonstration
 from cofair.flower.deploy.demo import write_data
-from cofair.flower.deploy.local import LocalFederation
+from cofair.flower.deploy.local_federation import LocalFederation
 from cofair.flower.deploy.ports import listens
 from tests.flower.deployed import needs_nginx
 from tests.flower.killing import CLIENT_APP, SERVER_APP, named, until

@@ -8,7 +8,7 @@ import pytest
 from cofair import methods
 from cofair.flower.deploy.app import demonstration, write_app
 from cofair.flower.deploy.demo import read_back, wait, write_data
-from cofair.flower.deploy.local import LocalFederation
+from cofair.flower.deploy.local_federation import LocalFederation
 from cofair.runs.run import run_experiment
 from tests.flower.deployed import needs_nginx
 

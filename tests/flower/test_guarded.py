@@ -18,7 +18,7 @@ from flwr.proto.node_pb2 import Node
 from cofair.errors import RunError, UsageError
 from cofair.flower.deploy import bounds, keys, proxy
 from cofair.flower.deploy.app import demonstration
-from cofair.flower.deploy.local import LocalFederation
+from cofair.flower.deploy.local_federation import LocalFederation
 from cofair.flower.deploy.ports import free_port, listens
 from tests.flower.attacker import (
     Caller,

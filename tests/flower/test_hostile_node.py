@@ -10,8 +10,8 @@ import pytest
 
 from cofair.flower.deploy.app import demonstration
 from cofair.flower.deploy.demo import is_over, write_data
-from cofair.flower.deploy.local import LocalFederation
-from cofair.runs.history import read_history
+from cofair.flower.deploy.local_federation import LocalFederation
+from cofair.storage.history import read_history
 from tests.flower.deployed import needs_nginx
 from tests.flower.killing import SERVER_APP, named, until
 

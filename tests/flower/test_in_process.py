@@ -29,5 +29,5 @@ def test_messages_have_an_identity_and_answers_find_their_question():
 
 
 def test_the_core_does_without_flower():
-    code = "import sys; sys.modules['flwr'] = None; import cofair.cli, cofair.runs.run"
+    code = "import sys; sys.modules['flwr'] = None; import cofair.cli.main, cofair.runs.run"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,12 +10,12 @@ import torch
 from cofair.flower.deploy import keys
 from cofair.flower.deploy.app import demonstration
 from cofair.flower.deploy.demo import is_over, write_data
-from cofair.flower.deploy.local import LocalFederation
+from cofair.flower.deploy.local_federation import LocalFederation
 from cofair.flower.deploy.ports import listens
 from cofair.flower.server import deployed
-from cofair.runs.history import read_history
 from cofair.runs.loop import rounds
-from cofair.runs.prepare import prepare
+from cofair.runs.setup import prepare
+from cofair.storage.history import read_history
 from tests.flower.deployed import needs_nginx
 from tests.flower.killing import CLIENT_APP, SERVER_APP, kill, named, until
 

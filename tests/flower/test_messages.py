@@ -5,10 +5,10 @@ import torch
 from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
+from cofair.config.experiment import Experiment
 from cofair.flower import messages, wire
-from cofair.flower.local import Local
+from cofair.flower.local_training import Local
 from cofair.models import build
-from cofair.runs.experiment import Experiment
 from tests.flower.federations import CLASSES, experiment, grid_of, served, shares
 
 
@@ -76,7 +76,7 @@ def test_the_bytes_of_a_sparsified_reward_are_those_of_its_entries():
 def test_what_is_counted_is_what_travels(tmp_path):
     import json
 
-    from cofair.runs.folder import RunFolder
+    from cofair.storage.folder import RunFolder
 
     chosen = experiment("fedrac", last=3)
     grid = grid_of(chosen)

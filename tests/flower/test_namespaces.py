@@ -15,7 +15,7 @@ import pytest
 
 from cofair.flower.deploy.app import demonstration, write_app
 from cofair.flower.deploy.demo import is_over, write_data
-from cofair.flower.deploy.local import LocalFederation
+from cofair.flower.deploy.local_federation import LocalFederation
 from cofair.flower.deploy.processes import program
 from tests.flower.deployed import needs_nginx
 from tests.flower.killing import until

@@ -12,10 +12,10 @@ from flwr.app import Message, RecordDict
 
 from cofair import methods
 from cofair.flower import messages
+from cofair.report.entries import read_entries, read_run
 from cofair.report.page import write, write_statement
-from cofair.report.read import read_entries, read_run
-from cofair.runs import ledger
-from cofair.runs.folder import RunFolder
+from cofair.storage import ledger
+from cofair.storage.folder import RunFolder
 from tests.flower.federations import SOON, experiment, grid_of, node_of, served, simulated
 from tests.flower.test_coming_and_going import arriving, while_round
 

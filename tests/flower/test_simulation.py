@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from cofair.flower.deploy.app import demonstration
-from cofair.runs.history import read_history
 from cofair.runs.run import run_experiment
+from cofair.storage.history import read_history
 
 pytestmark = pytest.mark.long
 
@@ -18,9 +18,9 @@ from pathlib import Path
 from flwr.serverapp import ServerApp
 from flwr.simulation import run_simulation
 from cofair.flower import client_app, serve
-from cofair.flower.settings import Waiting
-from cofair.runs.experiment import Experiment
-from cofair.runs.folder import RunFolder
+from cofair.flower.flower_settings import Waiting
+from cofair.config.experiment import Experiment
+from cofair.storage.folder import RunFolder
 
 experiment = Experiment.from_file(Path(sys.argv[1]))
 app = ServerApp()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cofair.contributions.cosine import normalised
-from cofair.methods.aggregation import cosine_with, mean_over_clients, mean_over_holders
+from cofair.methods.rules.aggregation import cosine_with, mean_over_clients, mean_over_holders
 from tests.conftest import uploads_of
 
 

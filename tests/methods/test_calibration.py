@@ -3,9 +3,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cofair.engine.scoring import Scores
-from cofair.methods.calibration import calibrate
-from cofair.methods.promises import EqualGain
+from cofair.methods.rules.calibration import calibrate
+from cofair.methods.rules.promises import EqualGain
+from cofair.scoring.scorer import Scores
 
 C = torch.tensor([0.28, 0.34, 0.36, 0.41], dtype=torch.float64)
 

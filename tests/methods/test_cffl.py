@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from cofair.engine.scoring import Scores
 from cofair.methods.cffl import CFFL
+from cofair.scoring.scorer import Scores
 from tests.conftest import uploads_of
 
 UPDATES = [[3.0, 4.0] + [0.0] * 16, [1.0] + [0.0] * 17]

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cofair.engine.exchange import ClientStates
-from cofair.methods.submodels import SubmodelMethod
+from cofair.engine.protocol import ClientStates
+from cofair.methods.families.submodels import SubmodelMethod
 from cofair.runs.loop import driven
 from tests.methods.test_every_method import every_method, rows, run
 

@@ -7,9 +7,9 @@ from torch import nn
 import cofair
 from cofair import metrics
 from cofair.errors import UsageError
-from cofair.methods.calibration import calibrate
 from cofair.methods.contract import Contract, sizes_of
-from cofair.methods.promises import (
+from cofair.methods.rules.calibration import calibrate
+from cofair.methods.rules.promises import (
     BcfMiddle,
     EqualGain,
     Inside,
@@ -20,7 +20,7 @@ from cofair.methods.promises import (
     outside,
     table,
 )
-from cofair.neurons.importance import taylor
+from cofair.scoring.importance import taylor
 from tests.conftest import uploads_of
 
 C = torch.tensor([0.28, 0.34, 0.36, 0.41], dtype=torch.float64)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from cofair import methods
-from cofair.engine import door
 from cofair.errors import RunError
+from cofair.rounds import upload_checks
 from cofair.runs import loop
 from cofair.runs.loop import driven, going
 from tests.methods.test_every_method import every_method, rows, run
@@ -55,7 +55,7 @@ def sent(uploads, client, kind, random, layout):
             values[client] = torch.nan
     everyone = [update if there else None for update, there in zip(uploads.updates, uploads.present, strict=True)]
     everyone[client] = row
-    return door.joined(everyone, uploads.sizes, layout, uploads.updates.device, statistics)
+    return upload_checks.joined(everyone, uploads.sizes, layout, uploads.updates.device, statistics)
 
 
 class Fuzzed:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from cofair.engine.exchange import Uploads
+from cofair.engine.protocol import Uploads
 from cofair.methods.eci import ECI
 from tests.conftest import uploads_of
 

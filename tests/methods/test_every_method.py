@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from cofair import methods
+from cofair.config.experiment import Experiment
+from cofair.data.federation import Federation
 from cofair.errors import RunError
-from cofair.federation.federation import Federation
 from cofair.models import build
-from cofair.runs.experiment import Experiment
 from cofair.runs.loop import rounds
-from cofair.runs.prepare import prepare
+from cofair.runs.setup import prepare
 from cofair.settings import describe
 
 methods.load_installed()

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from cofair.contributions.divergence import batch_means, closeness, divergences
-from cofair.engine.exchange import Uploads
-from cofair.engine.scoring import Scorer, Scores
-from cofair.federation.federation import Samples
+from cofair.data.federation import Samples
+from cofair.engine.protocol import Uploads
 from cofair.methods.fedave import FedAVE
+from cofair.scoring.scorer import Scorer, Scores
 from tests.conftest import uploads_of
 
 LOSSES = torch.tensor([[1.0, 3.0], [2.0, 2.0], [1.0, 1.0]], dtype=torch.float64)  # of two batches of each client

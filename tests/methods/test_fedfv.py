@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from cofair.engine.exchange import Uploads
+from cofair.engine.protocol import Uploads
 from cofair.methods.fedfv import FedFV
 
 

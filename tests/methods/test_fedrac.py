@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from cofair.engine.exchange import Uploads
-from cofair.engine.scoring import Scores
+from cofair.engine.protocol import Uploads
 from cofair.errors import UsageError
 from cofair.methods.fedrac import FedRAC
 from cofair.models import build
+from cofair.scoring.scorer import Scores
 
 
 def test_reputation_follows_the_equations():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from cofair.methods.promises import EqualGain, expectations, expected_fairness, half_width
+from cofair.methods.rules.promises import EqualGain, expectations, expected_fairness, half_width
 
 C = torch.tensor([0.28, 0.34, 0.36, 0.41], dtype=torch.float64)
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import cofair
-from cofair.engine.exchange import Uploads
+from cofair.engine.protocol import Uploads
 from cofair.methods.fedavg import FedAvg
 from cofair.methods.qffl import QFFL
 from tests.methods.test_fedavg import line, negative_error, run

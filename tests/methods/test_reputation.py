@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cofair.methods.reputation import counted, normalised, of_the_best, remaining
+from cofair.methods.rules.reputation import counted, normalised, of_the_best, remaining
 
 
 def numbers(*values):

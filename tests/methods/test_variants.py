@@ -8,10 +8,11 @@ from dataclasses import fields
 import pytest
 import torch
 
-from cofair.engine.exchange import ClientStates, Uploads
-from cofair.engine.loop import LoopEngine
+from cofair.config.experiment import Experiment
+from cofair.data.federation import Federation
+from cofair.engine.loop_engine import LoopEngine
+from cofair.engine.protocol import ClientStates, Uploads
 from cofair.engine.vectorised import VectorisedEngine
-from cofair.federation.federation import Federation
 from cofair.methods import get
 from cofair.methods.cffl import CFFL
 from cofair.methods.cgsv import CGSV
@@ -22,15 +23,16 @@ from cofair.methods.fedave import FedAVE
 from cofair.methods.fedavg import FedAvg
 from cofair.methods.fedfv import FedFV
 from cofair.methods.fedrac import FedRAC
+from cofair.methods.fedrolex import FedRolex
 from cofair.methods.fedsac import FedSAC
+from cofair.methods.fjord import FjORD
+from cofair.methods.heterofl import HeteroFL
 from cofair.methods.iafl import IAFL
 from cofair.methods.qffl import QFFL
 from cofair.methods.rffl import RFFL
 from cofair.methods.rr import RR
-from cofair.methods.windows import FedRolex, FjORD, HeteroFL
 from cofair.models.mlp import MLP
-from cofair.runs.experiment import Experiment
-from cofair.runs.prepare import prepare
+from cofair.runs.setup import prepare
 
 METHODS = [
     FedAvg(), FedAvg(personalise_units=3, carry_over=True, weights="size"),

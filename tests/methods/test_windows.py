@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from cofair.engine.exchange import Uploads
+from cofair.engine.protocol import Uploads
 from cofair.errors import UsageError
-from cofair.methods.submodels import Submodels
-from cofair.methods.windows import FedRolex, FjORD, HeteroFL
+from cofair.methods.families.submodels import Submodels
+from cofair.methods.fedrolex import FedRolex
+from cofair.methods.fjord import FjORD
+from cofair.methods.heterofl import HeteroFL
 from cofair.models.mlp import MLP
 
 

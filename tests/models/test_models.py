@@ -10,9 +10,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from cofair.engine.layout import Layout
 from cofair.errors import UsageError
 from cofair.models import MODELS, build, model_settings
+from cofair.models.parameters import Layout
 from cofair.neurons.map import NeuronMap
 
 

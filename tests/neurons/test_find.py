@@ -7,13 +7,14 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, grad
 
-from cofair.engine.layout import Layout
-from cofair.engine.scoring import Scorer
 from cofair.models import build
+from cofair.models.neuron_layers import NeuronLayer, Part
+from cofair.models.parameters import Layout
 from cofair.models.resnet import BasicBlock
 from cofair.neurons.find import find_layers
-from cofair.neurons.importance import by_removal
-from cofair.neurons.map import NeuronLayer, NeuronMap, Part
+from cofair.neurons.map import NeuronMap
+from cofair.scoring.importance import by_removal
+from cofair.scoring.scorer import Scorer
 from tests.conftest import small_federation
 
 needs_torch_pruning = pytest.mark.skipif(

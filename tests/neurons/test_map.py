@@ -2,10 +2,11 @@ import pytest
 import torch
 from torch import nn
 
-from cofair.engine.layout import Layout
 from cofair.errors import UsageError
 from cofair.models import build
-from cofair.neurons.map import NeuronLayer, NeuronMap, Part
+from cofair.models.neuron_layers import NeuronLayer, Part
+from cofair.models.parameters import Layout
+from cofair.neurons.map import NeuronMap
 
 
 def two_layers(frozen=False):

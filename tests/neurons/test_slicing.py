@@ -5,12 +5,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.func import functional_call
 
-from cofair.engine.layout import Layout
 from cofair.errors import UsageError
 from cofair.models import build
-from cofair.neurons.map import NeuronLayer, NeuronMap
+from cofair.models.neuron_layers import NeuronLayer
+from cofair.models.parameters import Layout
+from cofair.neurons.map import NeuronMap
 from cofair.neurons.slicing import scatter, slice_row, small_module
-from cofair.neurons.submodels import nesting, prefix_masks
+from cofair.scoring.nested import nesting, prefix_masks
 
 STACKS = {
     "mlp": ((4,), lambda: build("mlp", (4,), 3, hidden=(5, 4))),

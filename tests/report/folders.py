@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cofair.report.read import Run
-from cofair.runs.experiment import _toml
-from cofair.runs.folder import FORMAT, RunFolder
+from cofair.config.experiment import _toml
+from cofair.report.entries import Run
+from cofair.storage.folder import FORMAT, RunFolder
 from tests.report.made import made_run
 
 NASTY = "<script>alert(1)</script>"

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from cofair.report.read import Entry, Run
-from cofair.runs.history import Record
-from cofair.runs.result import Outcome
+from cofair.report.entries import Entry, Run
+from cofair.results.result import Outcome
+from cofair.storage.history import Record
 
 
 def made_run(

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from cofair.report import page as report
-from cofair.report.read import read_entries
+from cofair.report.entries import read_entries
 from tests.report.browser import NONE, chromium
 from tests.report.folders import NASTY, write_folder
 from tests.report.made import made_entry, made_run

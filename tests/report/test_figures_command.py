@@ -6,9 +6,9 @@ import sys
 import pandas as pd
 import pytest
 
-from cofair import cli
+from cofair.cli import main
+from cofair.config.experiment import Experiment
 from cofair.runs.compare import compare
-from cofair.runs.experiment import Experiment
 
 SMALL = Experiment.from_dict(
     {
@@ -32,7 +32,7 @@ def call(monkeypatch, capsys):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["cofair", "report", *map(str, arguments)])
         try:
-            cli.main()
+            main.main()
         except SystemExit as end:
             return int(end.code or 0), *capsys.readouterr()
         return 0, *capsys.readouterr()

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from cofair.report import latex
-from cofair.report.read import comparison
+from cofair.report.entries import comparison
 from tests.report.made import made_entry
 
 FIVE = ["a", "b", "c", "d", "e"]

@@ -11,8 +11,8 @@ import pytest
 import cofair
 from cofair.errors import UsageError
 from cofair.report import interactive, page
+from cofair.report.entries import read_entries
 from cofair.report.markup import data, element
-from cofair.report.read import read_entries
 from tests.report.folders import NASTY, write_folder
 from tests.report.made import made_entry, made_run
 
@@ -210,7 +210,7 @@ def test_a_comparison_of_defaults_is_run_again_by_one_command(tmp_path):
         for seed in (3, 4):
             run = made_run(["a", "b"], method, seed)
             run.experiment["run"]["seed"] = seed
-            run.experiment["method"] = cofair.runs.experiment.Experiment.from_dict(
+            run.experiment["method"] = cofair.config.experiment.Experiment.from_dict(
                 {"method": {"name": method}}
             ).to_dict()["method"]
             run.experiment["method"] = {

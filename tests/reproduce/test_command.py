@@ -5,7 +5,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from cofair.cli import app
+from cofair.cli.main import app
 from cofair.errors import UsageError
 
 

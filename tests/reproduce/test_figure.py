@@ -5,8 +5,8 @@ from matplotlib.figure import Figure
 from cofair.errors import UsageError
 from cofair.reproduce import figure
 from cofair.reproduce.figure import Pair
-from cofair.reproduce.measured import Line, Value
-from cofair.reproduce.published import Number
+from cofair.reproduce.measurements import Line, Value
+from cofair.reproduce.paper_numbers import Number
 
 CELLS = {"fairness γ": [Pair("FedAvg", -20.0, {"best": 60.0, "last": 5.0}), Pair("FedRAC", 99.0, {"best": 98.5})]}
 

@@ -1,9 +1,9 @@
 import pandas as pd
 import pytest
 
+from cofair.config.experiment import Experiment
 from cofair.errors import UsageError
 from cofair.runs.compare import compare
-from cofair.runs.experiment import Experiment
 
 SMALL = Experiment.from_dict(
     {

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import cofair
-from cofair.federation.federation import Federation
+from cofair.data.federation import Federation
 from cofair.models import build
-from cofair.runs.ledger import verified
-from tests.runs.test_resume import small_federation
+from cofair.storage.ledger import verified
+from tests.storage.test_resume import small_federation
 
 STATISTICS = Path("/proc/self/statm")
 METHODS = ("fedavg", "cgsv", "fedsac", "fedrac", "contract")

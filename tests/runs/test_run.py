@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 import cofair
+from cofair.config.experiment import Experiment
 from cofair.errors import RunError, UsageError
 from cofair.methods.fedavg import FedAvg
 from cofair.models import build
-from cofair.runs.experiment import Experiment
-from cofair.runs.folder import RunFolder, write_whole
-from cofair.runs.history import Record, read_history
 from cofair.runs.run import run_experiment
+from cofair.storage.folder import RunFolder, write_whole
+from cofair.storage.history import Record, read_history
 
 SMALL = {
     "federation": {"clients": 4},

@@ -5,17 +5,17 @@ import weakref
 import pytest
 import torch
 
+from cofair.config.experiment import Experiment
+from cofair.config.grid import read_grid
 from cofair.engine.lockstep import Lockstep
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.errors import CofairError, UsageError
-from cofair.report.read import read_run
+from cofair.report.entries import read_run
 from cofair.runs import sweep
-from cofair.runs.audit import audited, client_lines
-from cofair.runs.experiment import Experiment
-from cofair.runs.grid import read_grid
 from cofair.runs.run import run_experiment
 from cofair.runs.sweep import Job, batches, check, run_batch, unfinished
 from cofair.runs.workers import run_jobs
+from cofair.storage.audit import audited, client_lines
 
 SMALL = {
     "federation": {"data": "digits", "clients": 4},

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cofair.engine.exchange import Rewards, Uploads
-from cofair.runs.position import Tally
-from cofair.runs.tensor_file import TensorFile, write
+from cofair.engine.protocol import Rewards, Uploads
+from cofair.runs.state import Tally
+from cofair.storage.tensor_file import TensorFile, write
 
 
 def rounds(server, count):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cofair.contributions.checks import check_updates
 from cofair.contributions.shapley import Utility
-from cofair.engine.scoring import Scorer
+from cofair.scoring.scorer import Scorer
 
 
 def coefficients(coalitions: Tensor, sizes: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cofair.contributions import coalition_models, shapley
-from cofair.engine.scoring import Scorer
+from cofair.scoring.scorer import Scorer
 
 EXACT_BELOW = 10  # from this many clients on, random orders take the place of all coalitions
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cofair.contributions import coalition_models
-from cofair.engine.scoring import Scorer
+from cofair.scoring.scorer import Scorer
 
 
 def leave_one_out(scorer: Scorer, base: Tensor, updates: Tensor, sizes: Tensor, present: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cofair.contributions import cosine, divergence, diversity, index, leave_one_out, size, standalone
-from cofair.engine.scoring import Scorer
+from cofair.contributions import alone, cosine, divergence, diversity, index, leave_one_out, size
 from cofair.engine.statistics import LOOK
 from cofair.errors import RunError, UsageError, nearest
+from cofair.scoring.scorer import Scorer
 
 if TYPE_CHECKING:  # methods judge uploads with these measures, so importing them here would be a circle
     from cofair.methods import Server
@@ -103,7 +103,7 @@ def _divergence(given: Evidence) -> Tensor:
 
 MEASURES: dict[str, Measure] = {
     "standalone": Measure(
-        "metric of the model trained alone", lambda given: standalone.standalone(given.scorer, given.server.alone())
+        "metric of the model trained alone", lambda given: alone.standalone(given.scorer, given.server.alone())
     ),
     "cosine": Measure(
         "cosine of the update with everybody's (CGSV, Eq. 3)",

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import torch
 
-from cofair.engine.exchange import ClientStates, Rewards
 from cofair.engine.linear_stack import LinearStack
-from cofair.engine.loop import LoopEngine
+from cofair.engine.loop_engine import LoopEngine
 from cofair.engine.problem import Engine, Problem
+from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.errors import RunError, UsageError

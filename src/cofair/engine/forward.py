@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from cofair import randomness
-from cofair.engine.layout import Layout
 from cofair.engine.stackable import make_stackable
+from cofair.models.parameters import Layout
 from cofair.neurons.map import NeuronMap
 
 

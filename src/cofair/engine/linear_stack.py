@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cofair.engine.layout import Layout
 from cofair.engine.losses import Loss, cross_entropy
+from cofair.models.parameters import Layout
 from cofair.neurons.map import NeuronMap
 
 

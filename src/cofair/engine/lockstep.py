@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cofair.engine.attacks import Attack, without_attack
-from cofair.engine.batches import ClientTable
-from cofair.engine.exchange import ClientStates, Rewards, Uploads
+from cofair.data.client_table import ClientTable
+from cofair.data.federation import Federation
 from cofair.engine.problem import Problem
+from cofair.engine.protocol import ClientStates, Rewards, Uploads
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.errors import UsageError
-from cofair.federation.federation import Federation
+from cofair.rounds.attacks import Attack, without_attack
 
 _KEPT = 8  # engines, each with memory for its runs
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cofair.engine.exchange import ClientStates
-from cofair.engine.layout import Layout
+from cofair.engine.protocol import ClientStates
 from cofair.engine.stackable import has_kernels
+from cofair.models.parameters import Layout
 
 Named = dict[str, Tensor]
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from cofair import metrics, randomness
+from cofair.data.client_table import ClientTable
+from cofair.data.federation import Federation
 from cofair.engine import losses
-from cofair.engine.batches import ClientTable
-from cofair.engine.exchange import ClientStates, Rewards, Uploads
-from cofair.engine.layout import Layout
+from cofair.engine.protocol import ClientStates, Rewards, Uploads
 from cofair.errors import UsageError
-from cofair.federation.federation import Federation
+from cofair.models.parameters import Layout
 from cofair.neurons.map import NeuronMap
 
 

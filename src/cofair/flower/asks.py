@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cofair.engine.exchange import ClientStates, Rewards, Uploads
+from cofair.config.experiment import Experiment, TrainingSettings
+from cofair.data.federation import Federation
 from cofair.engine.problem import Engine
+from cofair.engine.protocol import ClientStates, Rewards, Uploads
 from cofair.errors import UsageError
-from cofair.federation.federation import Federation
-from cofair.flower.explained import EXPLAINED
+from cofair.flower.ask_texts import EXPLAINED
 from cofair.models import build
-from cofair.runs.experiment import Experiment, TrainingSettings
 from cofair.runs.loop import rounds
-from cofair.runs.prepare import prepare
+from cofair.runs.setup import prepare
 
 ROUNDS_WATCHED = 3
 

@@ -17,18 +17,18 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from cofair.engine.exchange import ClientStates, Rewards
+from cofair.config.experiment import Experiment
+from cofair.data.federation import Arrays
 from cofair.engine.losses import Loss
 from cofair.engine.problem import first_line
+from cofair.engine.protocol import ClientStates, Rewards
 from cofair.errors import UsageError, nearest
-from cofair.federation.federation import Arrays
-from cofair.flower import memory, messages, wire
-from cofair.flower.explained import EXPLAINED
-from cofair.flower.local import Local, read_work
-from cofair.flower.settings import experiment_of
+from cofair.flower import messages, participant_memory, wire
+from cofair.flower.ask_texts import EXPLAINED
+from cofair.flower.flower_settings import experiment_of
+from cofair.flower.local_training import Local, read_work
 from cofair.flower.wire import RefusedError
-from cofair.runs.experiment import Experiment
-from cofair.runs.prepare import Model, Prepared, set_up
+from cofair.runs.setup import Model, Prepared, set_up
 
 LOG = logging.getLogger("flwr.cofair")
 Data = Callable[[Context], Any]  # (inputs, labels), or a data loader that yields such batches
@@ -96,19 +96,21 @@ class Participant:
         if asked["model"] != local.model:
             raise RefusedError("the model here is not the server's: install the same app and versions on both sides")
         layout = local.problem.layout
-        base = memory.base(
+        base = participant_memory.base(
             context, asked["base"], torch.zeros(layout.size, dtype=layout.dtype, device=local.problem.device)
         )
         if base is None:
             return messages.content({"status": "lost"})
         rewards, scope, row = _received(message, asked, local, base, work)
-        remembered = memory.optimiser(context, local.problem.device)
+        remembered = participant_memory.optimiser(context, local.problem.device)
         uploads, states = local.train(rewards, ClientStates() if asked["memory"] == "none" else remembered, t)
         update = uploads.updates[0]
         scope = None if work.optimiser == "adam" else scope  # its momentum moves what this submodel leaves out as well
         arrays = wire.pack(update, update != 0, scope)
         arrays |= {name: values[0].reshape(-1).cpu().numpy() for name, values in uploads.statistics.items()}
-        memory.remember(context, asked["version"], row, update, states if asked["memory"] == "keep" else remembered)
+        participant_memory.remember(
+            context, asked["version"], row, update, states if asked["memory"] == "keep" else remembered
+        )
         return messages.content(
             {"status": "ok", "round": t, "phase": work.phase, "model": local.model, "version": asked["version"]}, arrays
         )

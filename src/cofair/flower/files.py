@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Context
 
+from cofair.data.federation import Arrays
 from cofair.errors import UsageError
-from cofair.federation.federation import Arrays
-from cofair.flower.settings import server_settings
+from cofair.flower.flower_settings import server_settings
 
 
 def participant(context: Context) -> Arrays | None:

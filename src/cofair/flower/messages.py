@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from cofair.flower.printing import printable
+from cofair.flower.printable_text import printable
 from cofair.flower.wire import Arrays, Expected, RefusedError
 
 CONFIG, ARRAYS = "config", "arrays"

@@ -10,27 +10,27 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
+from cofair.config.experiment import Experiment
+from cofair.data.federation import Arrays, Federation
 from cofair.engine import choose
-from cofair.engine.exchange import ClientStates
 from cofair.engine.losses import Loss
-from cofair.federation.federation import Arrays, Federation
-from cofair.flower.arrivals import NEEDS_NO_TRAINING, Newcomers
+from cofair.engine.protocol import ClientStates
 from cofair.flower.asks import asked_by
 from cofair.flower.deploy.bounds import allow
-from cofair.flower.engine import GridEngine
-from cofair.flower.federation import Member, RemoteFederation, read_members, write_members
-from cofair.flower.gathering import largest_upload
-from cofair.flower.joining import Question, gather
-from cofair.flower.local import fingerprint
-from cofair.flower.settings import Waiting, experiment_of, organiser_folder, server_settings
+from cofair.flower.enrolment import Question, gather
+from cofair.flower.flower_settings import Waiting, experiment_of, organiser_folder, server_settings
+from cofair.flower.grid_engine import GridEngine
+from cofair.flower.local_training import fingerprint
+from cofair.flower.newcomers import NEEDS_NO_TRAINING, Newcomers
+from cofair.flower.remote_federation import Member, RemoteFederation, read_members, write_members
 from cofair.flower.traffic import Traffic
-from cofair.runs.experiment import Experiment
-from cofair.runs.folder import RunFolder
-from cofair.runs.history import Record
-from cofair.runs.journal import Journal, opened
-from cofair.runs.prepare import Model, Prepared, measure_contributions, set_up
-from cofair.runs.result import Result
+from cofair.flower.upload_collector import largest_upload
+from cofair.results.result import Result
 from cofair.runs.run import Listener, carry_out
+from cofair.runs.setup import Model, Prepared, measure_contributions, set_up
+from cofair.storage.folder import RunFolder
+from cofair.storage.history import Record
+from cofair.storage.journal import Journal, opened
 
 LOG = logging.getLogger("flwr.cofair")
 FADE = 0.2  # of a reputation, for each training that a client misses: after ten of them a tenth is left

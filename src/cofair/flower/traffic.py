@@ -8,8 +8,8 @@ from pathlib import Path
 from flwr.app import RecordDict
 
 from cofair.flower.messages import payload
-from cofair.runs.earlier import traffic
-from cofair.runs.folder import write_whole
+from cofair.storage.folder import write_whole
+from cofair.storage.resume import traffic
 
 FILE = "traffic.json"
 

@@ -10,13 +10,15 @@ from cofair.methods import (  # noqa: F401, importing registers them
     fedavg,
     fedfv,
     fedrac,
+    fedrolex,
     fedsac,
+    fjord,
+    heterofl,
     iafl,
     qffl,
     rffl,
     rr,
     standalone,
-    windows,
 )
 from cofair.methods.method import Method, Server
 from cofair.methods.registry import METHODS, get, load_file, load_installed, make, names, register

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from cofair.contributions.cosine import normalised as unit_norm
 from cofair.contributions.diversity import classes_held
-from cofair.engine.exchange import Delivered, Rewards, Uploads
+from cofair.engine.protocol import Delivered, Rewards, Uploads
+from cofair.methods.families.sparse_aggregate import by_size, from_contributions
 from cofair.methods.method import Method, Server
 from cofair.methods.registry import register
-from cofair.methods.reputation import counted, normalised, of_the_best, remaining
-from cofair.methods.sparsified import by_size, from_contributions
-from cofair.methods.sparsify import largest_entries
+from cofair.methods.rules.reputation import counted, normalised, of_the_best, remaining
+from cofair.methods.rules.sparsification import largest_entries
 from cofair.settings import setting
 
 

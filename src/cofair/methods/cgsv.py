@@ -11,11 +11,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cofair.engine.exchange import Uploads
-from cofair.methods.aggregation import cosine_with
+from cofair.engine.protocol import Uploads
+from cofair.methods.families.sparse_aggregate import (
+    OwnModels,
+    SparsifiedMethod,
+    by_reputation,
+    by_size,
+    from_contributions,
+)
 from cofair.methods.method import Server
 from cofair.methods.registry import register
-from cofair.methods.sparsified import OwnModels, SparsifiedMethod, by_reputation, by_size, from_contributions
+from cofair.methods.rules.aggregation import cosine_with
 from cofair.settings import setting
 
 

@@ -14,11 +14,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cofair.engine.exchange import Delivered
+from cofair.engine.protocol import Delivered
 from cofair.errors import UsageError
-from cofair.methods.calibration import calibrate
+from cofair.methods.families.submodels import SubmodelMethod, Submodels
 from cofair.methods.method import Server
-from cofair.methods.promises import (
+from cofair.methods.registry import register
+from cofair.methods.rules.calibration import calibrate
+from cofair.methods.rules.promises import (
     BcfMiddle,
     Checked,
     Curve,
@@ -31,10 +33,8 @@ from cofair.methods.promises import (
     table,
     told_apart,
 )
-from cofair.methods.registry import register
-from cofair.methods.submodels import SubmodelMethod, Submodels
-from cofair.neurons.importance import taylor
-from cofair.neurons.submodels import prefix_masks
+from cofair.scoring.importance import taylor
+from cofair.scoring.nested import prefix_masks
 from cofair.settings import setting
 
 _RANKED_ON = 250  # validation samples, at most: more of them do not make a better order

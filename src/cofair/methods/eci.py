@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from cofair.contributions import index
-from cofair.engine.exchange import Rewards, Uploads
+from cofair.engine.protocol import Rewards, Uploads
+from cofair.methods.families.sparse_aggregate import OwnModels, SparsifiedMethod, from_contributions
 from cofair.methods.method import Server
 from cofair.methods.registry import register
-from cofair.methods.reputation import of_the_best
-from cofair.methods.sparsified import OwnModels, SparsifiedMethod, from_contributions
+from cofair.methods.rules.reputation import of_the_best
 from cofair.settings import setting
 
 

@@ -12,10 +12,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cofair.engine.exchange import Delivered, Rewards, Uploads
-from cofair.methods.aggregation import mean_over_clients
+from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method, Server
 from cofair.methods.registry import register
+from cofair.methods.rules.aggregation import mean_over_clients
 from cofair.settings import setting
 
 

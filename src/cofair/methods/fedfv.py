@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from cofair.engine.exchange import Delivered, Rewards, Uploads
+from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method, Server
 from cofair.methods.registry import register
 from cofair.settings import setting

@@ -12,10 +12,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from cofair.methods.families.submodels import SubmodelMethod, Submodels, exponential_share
 from cofair.methods.method import Server
 from cofair.methods.registry import register
-from cofair.methods.submodels import SubmodelMethod, Submodels, exponential_share
-from cofair.neurons.submodels import prefix_masks
+from cofair.scoring.nested import prefix_masks
 from cofair.settings import setting
 
 

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 
 import torch
 
+from cofair.methods.families.submodels import SubmodelMethod, Submodels, exponential_share
 from cofair.methods.method import Server
 from cofair.methods.registry import register
-from cofair.methods.submodels import SubmodelMethod, Submodels, exponential_share
-from cofair.neurons.importance import by_removal, transform
-from cofair.neurons.submodels import prefix_masks
+from cofair.scoring.importance import by_removal, transform
+from cofair.scoring.nested import prefix_masks
 from cofair.settings import setting
 
 _ROUNDING = 1e-6  # of a cumulative sum of shares that add up to 100

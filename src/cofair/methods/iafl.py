@@ -11,10 +11,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cofair.engine.exchange import Delivered, Rewards, Uploads
+from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method, Server
 from cofair.methods.registry import register
-from cofair.methods.reputation import counted, of_the_best
+from cofair.methods.rules.reputation import counted, of_the_best
 from cofair.settings import setting
 
 

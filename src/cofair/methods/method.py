@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from cofair import randomness
-from cofair.engine.exchange import Delivered, Rewards, Uploads
 from cofair.engine.problem import Problem
-from cofair.engine.scoring import Scorer, Scores
+from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.engine.work import Work
 from cofair.errors import RunError, UsageError
-from cofair.methods.aggregation import Rule
-from cofair.methods.growth import grown
+from cofair.methods.rules.aggregation import Rule
+from cofair.methods.rules.growth import grown
+from cofair.scoring.scorer import Scorer, Scores
 
 State = TypeVar("State")
 

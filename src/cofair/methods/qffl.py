@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from cofair.engine.exchange import Rewards, Uploads
+from cofair.engine.protocol import Rewards, Uploads
 from cofair.methods.fedavg import FedAvg, FedAvgState
 from cofair.methods.method import Server
 from cofair.methods.registry import register

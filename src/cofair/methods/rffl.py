@@ -12,12 +12,18 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cofair.engine.exchange import Rewards, Uploads
-from cofair.methods.aggregation import cosine_with
+from cofair.engine.protocol import Rewards, Uploads
+from cofair.methods.families.sparse_aggregate import (
+    OwnModels,
+    SparsifiedMethod,
+    by_reputation,
+    by_size,
+    from_contributions,
+)
 from cofair.methods.method import Server
 from cofair.methods.registry import register
-from cofair.methods.reputation import normalised, of_the_best, remaining
-from cofair.methods.sparsified import OwnModels, SparsifiedMethod, by_reputation, by_size, from_contributions
+from cofair.methods.rules.aggregation import cosine_with
+from cofair.methods.rules.reputation import normalised, of_the_best, remaining
 from cofair.settings import setting
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from cofair.errors import UsageError, nearest
+from cofair.models.neuron_layers import NeuronLayer
 from cofair.models.stack import image_shape
-from cofair.neurons.map import NeuronLayer
 
 GROUPS = 2
 WIDTHS = (64, 128, 256, 512)

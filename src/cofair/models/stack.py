@@ -6,7 +6,7 @@ from itertools import pairwise
 from torch import nn
 
 from cofair.errors import UsageError
-from cofair.neurons.map import NeuronLayer
+from cofair.models.neuron_layers import NeuronLayer
 
 
 class Stack(nn.Sequential):

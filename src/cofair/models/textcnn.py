@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cofair.errors import UsageError
-from cofair.neurons.map import NeuronLayer, Part
+from cofair.models.neuron_layers import NeuronLayer, Part
 
 KERNEL = 3
 CONVOLUTIONS = 3

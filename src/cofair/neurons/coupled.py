@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from cofair.neurons.layer import NeuronLayer, Part
+from cofair.models.neuron_layers import NeuronLayer, Part
 
 _READERS_AND_MAKERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _CARRIERS = (nn.GroupNorm, nn.PReLU)  # their parameters go with the channels that pass through them

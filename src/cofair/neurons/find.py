@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx, nn
 
+from cofair.models.neuron_layers import NeuronLayer, Part
 from cofair.neurons import coupled
-from cofair.neurons.layer import NeuronLayer, Part
 
 _CONVOLUTIONS: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 _TRANSFORMER_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)

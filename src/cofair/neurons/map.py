@@ -13,12 +13,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from cofair.engine.layout import Layout
 from cofair.errors import UsageError
+from cofair.models.neuron_layers import DeclaresNeurons, NeuronLayer
+from cofair.models.parameters import Layout
 from cofair.neurons.find import find_layers
-from cofair.neurons.layer import DeclaresNeurons, NeuronLayer, Part
-
-__all__ = ["DeclaresNeurons", "NeuronLayer", "NeuronMap", "Part"]
 
 
 @dataclass(frozen=True)

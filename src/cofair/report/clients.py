@@ -7,7 +7,7 @@ import numpy as np
 
 from cofair.report.markup import Html, element, joined
 from cofair.report.plots import Band, Lines, Mark, Plot
-from cofair.report.promise import Floats, promises
+from cofair.report.promise_section import Floats, promises
 from cofair.report.statement import Standing
 
 CARDS = 50  # more clients than this are a table

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from cofair.report.read import Entry, comparison
+from cofair.report.entries import Entry, comparison
 from cofair.report.statement import Standing
 from cofair.report.words import count
 

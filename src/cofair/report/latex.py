@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from cofair.report.read import Entry, comparison
-from cofair.runs.folder import told, write_whole
+from cofair.report.entries import Entry, comparison
+from cofair.storage.folder import told, write_whole
 
 _COLUMNS = {  # quantity: heading, factor, digits
     "fairness": (r"$\gamma$", 1, 1), "max": (r"max [\%]", 100, 1), "mean": (r"mean [\%]", 100, 1),

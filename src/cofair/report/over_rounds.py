@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from cofair.report.entries import Run
 from cofair.report.plots import Band, Heat, Lines, Mark, Plot
-from cofair.report.read import Run
 
 LINES = 20  # more clients than this are summarised: 1,000 lines show nothing
 HEAT = (256, 100)  # rows and columns of a heat map; more are averaged with their neighbours

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from cofair.errors import UsageError
-from cofair.report import findings, ledgers, provenance, shown, table
+from cofair.report import comparison_table, figures, findings, ledger_section, provenance
 from cofair.report.clients import CARDS, client_plots, numbers, statements
+from cofair.report.entries import Entry
 from cofair.report.markup import Html, data, element, joined, text_table
 from cofair.report.over_rounds import seed_of
 from cofair.report.plots import Plot
-from cofair.report.promise import promises, round_by_round
-from cofair.report.read import Entry
+from cofair.report.promise_section import promises, round_by_round
 from cofair.report.statement import Standing
 from cofair.report.words import count
-from cofair.runs.folder import told, write_whole
+from cofair.storage.folder import told, write_whole
 
 MISSING = "The report needs plotly: pip install 'cofair[report]'."
 
@@ -49,18 +49,18 @@ def document(entries: Sequence[Entry]) -> str:
     body: list[Html] = [
         element(
             "header", element("p", findings.facts(entries), class_="facts"), element("h1", findings.title(entries)),
-            element("p", " ".join(findings.findings(entries)), class_="lead"), ledgers.warning(asked),
+            element("p", " ".join(findings.findings(entries)), class_="lead"), ledger_section.warning(asked),
         ),
-        _section("Comparison" if len(entries) > 1 else "In numbers", table.of(entries), id="comparison"),
+        _section("Comparison" if len(entries) > 1 else "In numbers", comparison_table.of(entries), id="comparison"),
     ]  # fmt: skip
-    if compared := shown.of_comparison(entries):
+    if compared := figures.of_comparison(entries):
         body.append(_section(compared[0].title, _figures("all", compared, plots, heading=None), id="fairness-accuracy"))
     body.append(
         _section("One method at a time" if len(entries) > 1 else entries[0].label, _methods(entries, first, plots),
                  id="method")
     )  # fmt: skip
     body.append(_section("Configuration", provenance.configuration(asked), id="configuration"))
-    if (kept := ledgers.section(asked)) is not None:
+    if (kept := ledger_section.section(asked)) is not None:
         body.append(_section("Ledger", kept, id="ledger"))
     body.append(_section("Run it again", provenance.again(asked), id="again"))
     rows = {str(k): numbers(Standing(entry)) for k, entry in enumerate(entries) if len(_names(entry)) > CARDS}
@@ -80,7 +80,7 @@ def client_document(entry: Entry, client: str) -> str:
         sentences.append(element("li", f"The run was interrupted after round {last}: this is where it stood."))
     header = element(
         "header", element("p", f"{entry.label} · {findings.facts([entry])}", class_="facts"), element("h1", title),
-        ledgers.warning([entry]),
+        ledger_section.warning([entry]),
     )  # fmt: skip
     body = [header, _section("Statement", element("ul", *sentences, class_="statement"), id="statement")]
     if own := client_plots(standing, i):
@@ -89,7 +89,7 @@ def client_document(entry: Entry, client: str) -> str:
         header_row = ["round", "promised", "on the validation set", "on the test set", "tested less promised"]
         rows = text_table(header_row, round_by_round(made, i), "tested rounds")
         body.append(_section(f"Promises{seed_of(standing.run)}", rows, id="promises"))
-    if (kept := ledgers.statement(entry, client)) is not None:
+    if (kept := ledger_section.statement(entry, client)) is not None:
         body.append(_section("Ledger", kept, id="ledger"))
     body.append(_section("Run it again", provenance.again([entry]), id="again"))
     return _whole(title, joined(body), {"plots": plots, "clients": {}})
@@ -105,7 +105,7 @@ def _methods(entries: Sequence[Entry], first: int, plots: dict[str, list[dict[st
     several = len(entries) > 1
     for k, entry in enumerate(entries):
         content = [
-            _about(entry, several), _figures(str(k), shown.of_entry(entry), plots, heading="h4" if several else "h3"),
+            _about(entry, several), _figures(str(k), figures.of_entry(entry), plots, heading="h4" if several else "h3"),
             statements(Standing(entry), k, heading="h4" if several else "h3"),
         ]  # fmt: skip
         parts.append(element("div", *content, class_="method", data_method=k, hidden=k != first))

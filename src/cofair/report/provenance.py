@@ -8,8 +8,8 @@ from typing import Any
 
 from cofair import methods
 from cofair.errors import CofairError
+from cofair.report.entries import Entry, Run
 from cofair.report.markup import Html, element, folded, joined, text_table
-from cofair.report.read import Entry, Run
 from cofair.report.words import listed, ranges
 from cofair.settings import values
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from cofair import metrics
 from cofair.errors import UsageError, nearest
+from cofair.report.entries import Entry
 from cofair.report.over_rounds import seed_of
-from cofair.report.promise import promises
-from cofair.report.promise import told as promise_told
-from cofair.report.read import Entry
+from cofair.report.promise_section import promises
+from cofair.report.promise_section import told as promise_told
 from cofair.report.words import count, data_size, listed, signed
 
 ALPHA = 0.5

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from cofair.contributions import cosine
-from cofair.reproduce.measured import Line, Value
-from cofair.reproduce.published import numbers
+from cofair.reproduce.measurements import Line, Value
+from cofair.reproduce.paper_numbers import numbers
 
 NAME = "cgsv-figure1"
 RULE = "measured"  # there are no rounds to choose from

@@ -11,8 +11,8 @@ from matplotlib.lines import Line2D
 
 from cofair.errors import UsageError
 from cofair.report import drawing
-from cofair.reproduce.measured import Line
-from cofair.runs.folder import told
+from cofair.reproduce.measurements import Line
+from cofair.storage.folder import told
 
 KINDS = (".png", ".pdf", ".svg")
 _SHAPES = ("o", "s", "^", "D", "v")  # five of them and eight colours: no two methods look alike

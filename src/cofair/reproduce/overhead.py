@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from cofair.engine import choose
-from cofair.engine.exchange import ClientStates
+from cofair.engine.protocol import ClientStates
 from cofair.methods import Method
-from cofair.reproduce.measured import Line, Value
-from cofair.reproduce.published import Number
-from cofair.reproduce.tables import Table, experiment
-from cofair.runs.prepare import Prepared, prepare
+from cofair.reproduce.measurements import Line, Value
+from cofair.reproduce.paper_numbers import Number
+from cofair.reproduce.paper_tables import Table, experiment
+from cofair.runs.setup import Prepared, prepare
 
 NAME = "cgsv-table3"
 RULE = "measured"  # there are no rounds to choose from

@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 import torch
 
+from cofair.config.experiment import Experiment
 from cofair.engine import choose
 from cofair.errors import UsageError
-from cofair.runs import notebook
-from cofair.runs.earlier import finished_outcome
-from cofair.runs.experiment import Experiment
-from cofair.runs.folder import RunFolder, refuse_earlier, write_whole
-from cofair.runs.journal import opened
-from cofair.runs.lock import locked
-from cofair.runs.prepare import Prepared, prepare
-from cofair.runs.result import Outcome
+from cofair.results import notebook
+from cofair.results.result import Outcome
 from cofair.runs.run import Listener, Notes, carry_out
+from cofair.runs.setup import Prepared, prepare
+from cofair.storage.folder import RunFolder, refuse_earlier, write_whole
+from cofair.storage.journal import opened
+from cofair.storage.lock import locked
+from cofair.storage.resume import finished_outcome
 
 QUANTITIES = ("fairness", "max", "mean", "min", "rate")
 

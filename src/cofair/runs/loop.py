@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from cofair import metrics
-from cofair.engine.exchange import ClientStates, Delivered, Rewards, Uploads
-from cofair.engine.scoring import Scorer
+from cofair.engine.protocol import ClientStates, Delivered, Rewards, Uploads
 from cofair.engine.work import STAYS
 from cofair.errors import RunError
 from cofair.methods import Method
-from cofair.runs.history import Record
-from cofair.runs.participation import came_to_nothing
-from cofair.runs.position import Position, Stopwatch, Tally
-from cofair.runs.prepare import Prepared
-from cofair.runs.standing import Standing
+from cofair.rounds.client_status import Standing
+from cofair.rounds.participation import came_to_nothing
+from cofair.runs.setup import Prepared
+from cofair.runs.state import Position, Stopwatch, Tally
+from cofair.scoring.scorer import Scorer
+from cofair.storage.history import Record
 
 
 @dataclass(frozen=True)

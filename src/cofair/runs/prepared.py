@@ -8,19 +8,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from cofair.config.experiment import Experiment
 from cofair.contributions import measure
-from cofair.engine import door
-from cofair.engine.attacks import Attack
-from cofair.engine.exchange import Delivered, Rewards, Uploads
 from cofair.engine.problem import Engine, Problem
-from cofair.engine.scoring import Scorer
+from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.engine.work import STAYS
 from cofair.errors import UsageError
 from cofair.methods import Server
-from cofair.runs.defence import defended
-from cofair.runs.experiment import Experiment
-from cofair.runs.participation import Participation
-from cofair.runs.standing import Standing
+from cofair.rounds import upload_checks
+from cofair.rounds.attacks import Attack
+from cofair.rounds.client_status import Standing
+from cofair.rounds.defences import defended
+from cofair.rounds.participation import Participation
+from cofair.scoring.scorer import Scorer
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Prepared:
         self, rewards: Rewards, uploads: Uploads, standing: Standing, delivered: Callable[[], Delivered], t: int
     ) -> tuple[Uploads, Standing]:
         """Return the uploads that the method may learn from: those that pass the door, as defences leave them."""
-        uploads = door.admitted(rewards, uploads, self.problem.layout)
+        uploads = upload_checks.admitted(rewards, uploads, self.problem.layout)
         standing = standing.after(uploads, self.server, t)
         if rewards.work.phase in STAYS:
             return uploads, standing

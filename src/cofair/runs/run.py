@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from cofair import settings
+from cofair.config.experiment import Experiment
+from cofair.data.federation import Federation
 from cofair.engine import choose
 from cofair.engine.losses import Loss
 from cofair.errors import UsageError
-from cofair.federation.federation import Federation
 from cofair.methods import Method
-from cofair.runs.entries import known_of
-from cofair.runs.experiment import Experiment
-from cofair.runs.folder import FORMAT, RunFolder, versions
-from cofair.runs.history import Record
-from cofair.runs.journal import Journal, Past, opened
+from cofair.results.result import Outcome, Result, RewardModels
 from cofair.runs.loop import driven
-from cofair.runs.prepare import Model, Prepared, prepare
-from cofair.runs.result import Outcome, Result, RewardModels
+from cofair.runs.setup import Model, Prepared, prepare
+from cofair.storage.folder import FORMAT, RunFolder, versions
+from cofair.storage.history import Record
+from cofair.storage.journal import Journal, Past, opened
+from cofair.storage.ledger_entries import known_of
 
 Listener = Callable[[str, int, Record | None], None]  # method, seed, tested round (None: a run is being prepared)
 Notes = Callable[[str, int, Sequence[str]], None]  # method, seed, what is to be known before the first round

@@ -17,22 +17,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cofair.config.experiment import Experiment
+from cofair.data import datasets
+from cofair.data.build import DEFAULT_SAMPLES, WHOLE_POOL, Pool
+from cofair.data.datasets import catalogue
 from cofair.engine import choose
-from cofair.engine.exchange import ClientStates, Uploads
 from cofair.engine.lockstep import Lockstep, Request
+from cofair.engine.protocol import ClientStates, Uploads
 from cofair.errors import CofairError, RunError, UsageError
-from cofair.federation import datasets
-from cofair.federation.build import DEFAULT_SAMPLES, WHOLE_POOL, Pool
-from cofair.federation.datasets import catalogue
-from cofair.runs.earlier import holds_other, same_begun, same_finished
-from cofair.runs.experiment import Experiment
-from cofair.runs.folder import RunFolder
-from cofair.runs.history import Record
-from cofair.runs.journal import Journal
+from cofair.results.result import Outcome
 from cofair.runs.loop import Tested, Trained, Training, going
-from cofair.runs.prepare import Prepared, measure_contributions, set_up
-from cofair.runs.result import Outcome
 from cofair.runs.run import facts, outcome_of
+from cofair.runs.setup import Prepared, measure_contributions, set_up
+from cofair.storage.folder import RunFolder
+from cofair.storage.history import Record
+from cofair.storage.journal import Journal
+from cofair.storage.resume import holds_other, same_begun, same_finished
 
 COPIES = 8  # of all clients' parameters: handed out, trained, uploaded, a method's own
 HELD = 2  # more of them on a GPU, where recorded steps keep what they change and what they need

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from flwr.cli.build import build_fab_from_disk
 
+from cofair.config.experiment import Experiment
 from cofair.errors import UsageError
-from cofair.runs.experiment import Experiment
-from cofair.runs.folder import write_whole
+from cofair.storage.folder import write_whole
 
 _PROJECT = """\
 [build-system]

@@ -20,7 +20,7 @@ from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from google.protobuf.message import DecodeError
 
 from cofair.flower.deploy.proxy import CALLS, LARGEST_REQUEST
-from cofair.runs.folder import write_whole
+from cofair.storage.folder import write_whole
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

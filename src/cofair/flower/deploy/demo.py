@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from cofair.config.experiment import Experiment
 from cofair.errors import RunError
-from cofair.flower.deploy.local import LocalFederation
+from cofair.flower.deploy.local_federation import LocalFederation
 from cofair.flower.deploy.processes import complaint
 from cofair.flower.traffic import FILE as TRAFFIC
-from cofair.runs.experiment import Experiment
-from cofair.runs.history import Record, read_history
-from cofair.runs.prepare import set_up
-from cofair.runs.result import Result
+from cofair.results.result import Result
 from cofair.runs.run import run_experiment
+from cofair.runs.setup import set_up
+from cofair.storage.history import Record, read_history
 
 STATUS_EVERY = 20.0  # seconds: asking Flower starts a process, which costs more than looking for files
 TOLERANCE = 1e-4

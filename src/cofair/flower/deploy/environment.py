@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from cofair.flower.printing import printable
+from cofair.flower.printable_text import printable
 
 _LOOPBACK = "127.0.0.1,localhost"
 _LONGEST = 2000  # characters of a line

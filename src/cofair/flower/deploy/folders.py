@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import cofair
+from cofair.config.experiment import Experiment
 from cofair.errors import UsageError
+from cofair.flower.ask_texts import EXPLAINED
 from cofair.flower.asks import asked_by
 from cofair.flower.deploy import keys, texts
 from cofair.flower.deploy.app import demonstration, experiment_in, hash_of, packed, write_app
@@ -15,9 +17,7 @@ from cofair.flower.deploy.names import check_name
 from cofair.flower.deploy.organiser import FILE as ORGANISER_FILE
 from cofair.flower.deploy.organiser import Organiser
 from cofair.flower.deploy.participant import FILE as PARTICIPANT_FILE
-from cofair.flower.explained import EXPLAINED
-from cofair.runs.experiment import Experiment
-from cofair.runs.folder import write_whole
+from cofair.storage.folder import write_whole
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
 _PARTICIPANT = "participant-"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cofair.errors import UsageError
+from cofair.flower.ask_texts import EXPLAINED
 from cofair.flower.deploy import keys
 from cofair.flower.deploy.names import check_name
-from cofair.flower.explained import EXPLAINED
 from cofair.settings import read, setting
 
 FILE = "settings.toml"

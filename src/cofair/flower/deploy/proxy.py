@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cofair.errors import UsageError
 from cofair.flower.deploy import keys
-from cofair.runs.folder import write_whole
+from cofair.storage.folder import write_whole
 
 LARGEST_REQUEST = 8 * 2**20  # bytes of a call that pushes an object: Flower sends arrays in pieces of 5 MiB
 _LARGEST_OTHER = 2**18  # of any other call, which carries no numbers

@@ -16,8 +16,8 @@ from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExec
 from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
 
 from cofair.errors import RunError
-from cofair.flower.deploy.kept import dying_with_its_parent
 from cofair.flower.deploy.processes import program
+from cofair.flower.deploy.watchdog import dying_with_its_parent
 
 
 def command(kind: str, *arguments: str) -> list[str]:

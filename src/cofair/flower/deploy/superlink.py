@@ -25,11 +25,11 @@ from cofair.errors import RunError
 from cofair.flower.deploy import proxy, superexec
 from cofair.flower.deploy.bounds import Bounds
 from cofair.flower.deploy.environment import print_safely
-from cofair.flower.deploy.kept import KeptProcess
 from cofair.flower.deploy.keys import own_folder
 from cofair.flower.deploy.names import ORGANISER
 from cofair.flower.deploy.organiser import FILE, Organiser
 from cofair.flower.deploy.ports import LOOPBACK, refuse_taken
+from cofair.flower.deploy.watchdog import KeptProcess
 
 FLOWER = import_module("flwr.superlink.cli.flower_superlink")  # its package has a function of the same name
 Metadata = Sequence[tuple[str, str | bytes]]

@@ -32,10 +32,10 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from cofair.errors import RunError
 from cofair.flower.deploy import keys, superexec
 from cofair.flower.deploy.environment import environment, print_safely
-from cofair.flower.deploy.kept import KeptProcess
 from cofair.flower.deploy.participant import FILE, Participant
 from cofair.flower.deploy.ports import LOOPBACK, refuse_taken
-from cofair.flower.printing import printable
+from cofair.flower.deploy.watchdog import KeptProcess
+from cofair.flower.printable_text import printable
 
 LOG = logging.getLogger("flwr.cofair")
 _REFUSED = {

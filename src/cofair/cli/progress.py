@@ -1,0 +1,138 @@
+"""Progress in a terminal: round, fairness, accuracy, time left. A log hears of sweeps only, by a line now and then."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from rich import progress as rich_progress
+from rich.console import Console
+
+from cofair.runs.run import Listener, Notes
+from cofair.runs.sweep import Job, Told
+from cofair.storage.history import Record
+from cofair.tracking.base import Tracking
+
+Item = TypeVar("Item")
+WIDE = 120  # columns from which there is room for a bar
+PAUSE = 30.0  # seconds at least between two lines of a sweep in a log
+
+
+@contextmanager
+def run_progress(rounds: int, runs: int = 1) -> Iterator[Listener]:
+    """Show the run that goes on, and how many of several are done; yields what has to hear of every round."""
+    console = Console(stderr=True)
+    bars = rich_progress.Progress(
+        *_columns(console.width), console=console, transient=True, disable=not console.is_terminal
+    )
+    done = 0
+    with bars:
+        overall = bars.add_task("all runs", total=runs, status=f"0 of {runs} done", visible=runs > 1)
+        current = bars.add_task("preparing", total=None, status="")
+        showing: tuple[str, int] | None = None
+
+        def listen(method: str, seed: int, record: Record | None) -> None:
+            nonlocal showing, done
+            if (method, seed) != showing:
+                showing = (method, seed)
+                total = None if record is None else rounds
+                bars.reset(current, total=total, description=f"{method}, seed {seed}", status="")
+            if record is None:
+                return
+            fairness = "–" if record.fairness is None else f"{record.fairness:.1f}"
+            status = f"round {record.round}/{rounds}  γ {fairness}  best {100 * max(record.accuracies):.1f} %"
+            bars.update(current, completed=record.round, status=status)
+            if record.last:
+                done += 1
+                bars.update(overall, completed=done, status=f"{done} of {runs} done")
+
+        yield listen
+
+
+def notes_once() -> Notes:
+    """Return what prints a method's notes, those of its first seed."""
+    told: set[str] = set()
+
+    def tell(method: str, seed: int, notes: Sequence[str]) -> None:
+        if method not in told:
+            told.add(method)
+            print(f"{method}, seed {seed}: {' '.join(notes)}", file=sys.stderr)
+
+    return tell
+
+
+@contextmanager
+def sweep_progress(runs: int) -> Iterator[Told]:
+    """Show how many runs of a sweep are done, in a log by a line now and then; failures are printed as they come."""
+    console = Console(stderr=True)
+    bars = rich_progress.Progress(
+        *_columns(console.width), console=console, transient=True, disable=not console.is_terminal
+    )
+    done, said = 0, time.monotonic()
+    with bars:
+        task = bars.add_task("sweep", total=runs, status=f"0 of {runs} runs")
+
+        def listen(job: Job, record: Record | None, failure: str | None) -> None:
+            nonlocal done, said
+            if failure is not None:
+                console.print(f"{job.folder.name}: {failure}", markup=False, highlight=False, soft_wrap=True)
+            if failure is not None or (record is not None and record.last):
+                done += 1
+            at = "" if record is None else f", round {record.round} of {job.experiment.training.rounds}"
+            status = f"{done} of {runs} runs{at}"
+            bars.update(task, completed=done, status=status)
+            if not console.is_terminal and time.monotonic() - said >= PAUSE:
+                said = time.monotonic()
+                print(status, file=sys.stderr, flush=True)
+
+        yield listen
+
+
+def counted(items: Sequence[Item], what: str) -> Iterable[Item]:
+    """Return items one by one, and show how many are done."""
+    console = Console(stderr=True)
+    return rich_progress.track(items, what, console=console, transient=True, disable=not console.is_terminal)
+
+
+def tell_tracking(tracking: Tracking, *, as_json: bool) -> None:
+    """Say how one looks at what was logged, and which tracker gave up."""
+    for trouble in tracking.troubles:
+        print(trouble, file=sys.stderr)
+    for tracker in tracking.trackers:
+        if not as_json:
+            print(f"Tracked: {tracker.look}")
+
+
+def _columns(width: int) -> list[rich_progress.ProgressColumn]:
+    """Return what a terminal of that width has room for; the numbers come before the bar."""
+    description = rich_progress.TextColumn("{task.description}")
+    status = rich_progress.TextColumn("{task.fields[status]}")
+    left = [rich_progress.TextColumn("left"), rich_progress.TimeRemainingColumn()]
+    if width < WIDE:
+        return [description, status, *left]
+    bar, elapsed = rich_progress.BarColumn(), rich_progress.TimeElapsedColumn()
+    return [rich_progress.SpinnerColumn(), description, bar, status, elapsed, *left]
+
+
+@contextmanager
+def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Show a bar for each stage of a download; yields what has to hear of its bytes."""
+    console = Console(stderr=True)
+    bars = rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.DownloadColumn(),
+        rich_progress.TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    with bars:
+        tasks: dict[str, rich_progress.TaskID] = {}
+
+        def listen(stage: str, done: int, total: int | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield listen

@@ -1,0 +1,170 @@
+"""What `cofair sweep` prints and writes."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+from scipy import stats
+
+from cofair.cli.console import new_table, output, print_table
+from cofair.config.grid import Point
+from cofair.report.entries import read_run
+from cofair.runs.sweep import Job, unfinished
+from cofair.storage.folder import write_whole
+
+_MEASURED = ("fairness", "max", "mean", "min", "rate")
+_PERCENT = ("max", "mean", "min")
+
+
+def sweep_frame(points: Sequence[Point], jobs: Sequence[Job], rules: Sequence[str] = ("last", "best")) -> pd.DataFrame:
+    """Return one row a finished run and rule: what was varied, and what was measured.
+
+    What only runs vary that failed has a column, too, so that the others can be grouped by it.
+    """
+    varied = varied_keys(points)
+    rows = []
+    for point, job in zip(points, jobs, strict=True):
+        if unfinished([job]):
+            continue
+        outcome = read_run(job.folder).outcome
+        for rule in rules:
+            cell = outcome.cell(rule)
+            measured = {name: getattr(cell, name) for name in _MEASURED}
+            extra = {"download": outcome.download, "seconds": outcome.seconds, "folder": job.folder.name}
+            own = {key: _cell(point.varied.get(key)) for key in varied}
+            rows.append({**own, "rule": rule, **measured, **extra})
+    return pd.DataFrame(rows)
+
+
+def varied_keys(points: Sequence[Point]) -> list[str]:
+    """Return every setting that the grid varies, also those that only some of its experiments have."""
+    return list(dict.fromkeys(key for point in points for key in point.varied))
+
+
+def grouped(frame: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
+    """Return one row a combination without the seed: mean and sample standard deviation over seeds."""
+    keys = [key for key in (*varied, "rule") if key != "run.seed"]
+    rows = []
+    for values, own in frame.groupby(keys, sort=False, dropna=False):
+        row: dict[str, Any] = dict(zip(keys, values if isinstance(values, tuple) else (values,), strict=True))
+        row["seeds"] = len(own)
+        for name in _MEASURED:
+            known = own[name].dropna().astype(float)
+            row[name] = float(known.mean()) if len(known) else None
+            row[f"{name}_std"] = float(known.std(ddof=1)) if len(known) > 1 else None
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def paired(frame: pd.DataFrame, varied: Sequence[str], rule: str) -> pd.DataFrame:
+    """Compare the methods' fairness and best accuracy with the first one's, seed by seed.
+
+    Differences are taken between runs that differ in their method alone, and summed up over seeds only; p is that of a
+    paired t-test, from 3 pairs on.
+    """
+    if "method.name" not in varied or frame.empty:
+        return pd.DataFrame()
+    own = frame[frame["rule"] == rule].copy()
+    own["label"] = own.apply(lambda row: _label(row, varied), axis=1)
+    first = own["label"].iloc[0]
+    scene = [key for key in varied if not key.startswith("method.") and key != "run.seed"]
+    rows = []
+    for values, group in own.groupby(scene, sort=False, dropna=False) if scene else [((), own)]:
+        where = dict(zip(scene, values if isinstance(values, tuple) else (values,), strict=True))
+        seeds = "run.seed" if "run.seed" in varied else "rule"
+        against = group[group["label"] == first].set_index(seeds)
+        for label in dict.fromkeys(group["label"]):
+            if label != first:
+                runs = group[group["label"] == label].set_index(seeds)
+                rows += [
+                    {**where, "method": label, "against": first, "quantity": name, **_difference(runs, against, name)}
+                    for name in ("fairness", "max")
+                ]
+    return pd.DataFrame(rows)
+
+
+def _difference(runs: pd.DataFrame, against: pd.DataFrame, name: str) -> dict[str, Any]:
+    pairs = (runs[name].astype(float) - against[name].astype(float)).dropna()
+    spread = float(pairs.std(ddof=1)) if len(pairs) > 1 else None
+    p = float(stats.ttest_1samp(pairs, 0).pvalue) if len(pairs) > 2 and spread else None
+    mean = float(pairs.mean()) if len(pairs) else None
+    return {"pairs": len(pairs), "difference": mean, "std": spread, "p": p}
+
+
+def _label(row: "pd.Series[Any]", varied: Sequence[str]) -> str:
+    settings = [
+        f"{key.partition('.')[2]} {_setting(row[key])}"
+        for key in varied
+        if key.startswith("method.") and key != "method.name" and not pd.isna(row.get(key))
+    ]
+    return " ".join([str(row["method.name"]), *settings])
+
+
+def _cell(value: object) -> object:
+    """Return a setting that rows can be grouped by: a list as its text."""
+    return str(list(value)) if isinstance(value, list | tuple) else value
+
+
+def _setting(value: object) -> str:
+    """Write a setting; a column in which some have none turns whole numbers into 32.0."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def print_sweep(points: Sequence[Point], jobs: Sequence[Job], rule: str, out: Path, *, as_json: bool) -> None:
+    """Print and write the table of a sweep and its paired comparisons."""
+    varied = varied_keys(points)
+    frame = sweep_frame(points, jobs)
+    if frame.empty:
+        return
+    table = grouped(frame, varied)
+    pairs = paired(frame, varied, rule)
+    write_whole(out / "runs.csv", frame.to_csv(index=False))
+    write_whole(out / "summary.csv", table.to_csv(index=False))
+    if as_json:
+        own = {"table": table, "paired": pairs}
+        print(json.dumps({name: json.loads(part.to_json(orient="records")) for name, part in own.items()}, indent=1))
+        return
+    console = output()
+    shown = new_table()
+    keys = [key for key in varied if key != "run.seed"]
+    for key in keys:
+        shown.add_column(key.partition(".")[2] if key != "method.name" else "method", no_wrap=True)
+    for name in ("fairness γ", "max %", "mean %", "min %", "rate", "seeds"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for _, row in table[table["rule"] == rule].iterrows():
+        cells = ["" if pd.isna(row[key]) else escape(_setting(row[key])) for key in keys]
+        shown.add_row(*cells, *[_spread(row, name) for name in _MEASURED], str(row["seeds"]))
+    print_table(console, shown)
+    if len(pairs):
+        _print_pairs(console, pairs, [key for key in varied if key != "run.seed" and not key.startswith("method.")])
+    print(f"Written: {out / 'summary.csv'}, {out / 'runs.csv'} and a folder for each run.")
+
+
+def _print_pairs(console: Console, pairs: pd.DataFrame, scene: Sequence[str]) -> None:
+    shown = new_table()
+    for name in (*[key.partition(".")[2] for key in scene], "method", "against", "quantity"):
+        shown.add_column(name, no_wrap=True)
+    for name in ("pairs", "difference", "p"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for _, row in pairs.iterrows():
+        scale = 100 if row["quantity"] in _PERCENT else 1
+        spread = "" if pd.isna(row["std"]) else f" ± {scale * row['std']:.2f}"
+        difference = "–" if pd.isna(row["difference"]) else f"{scale * row['difference']:+.2f}{spread}"
+        where = ["" if pd.isna(row[key]) else escape(str(row[key])) for key in scene]
+        name = "fairness γ" if row["quantity"] == "fairness" else "max %"
+        p = "" if pd.isna(row["p"]) else f"{row['p']:.3f}"
+        shown.add_row(*where, escape(row["method"]), escape(row["against"]), name, str(row["pairs"]), difference, p)
+    print_table(console, shown)
+
+
+def _spread(row: "pd.Series[Any]", name: str) -> str:
+    if pd.isna(row[name]):
+        return "–"
+    scale, digits = (100, 1) if name in _PERCENT else (1, 2 if name == "rate" else 1)
+    spread = row[f"{name}_std"]
+    text = f"{scale * row[name]:.{digits}f}"
+    return text if pd.isna(spread) else f"{text} ± {scale * spread:.{digits}f}"

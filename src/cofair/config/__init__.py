@@ -1,0 +1,1 @@
+"""Settings: experiments and grids of them, from TOML files."""

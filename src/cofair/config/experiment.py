@@ -1,0 +1,232 @@
+"""An experiment: one short TOML file, read strictly, every setting with a default."""
+
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from cofair import methods
+from cofair.engine.work import Work
+from cofair.errors import UsageError, nearest
+from cofair.methods import Method
+from cofair.methods.fedavg import FedAvg
+from cofair.rounds.attacks import AttackSettings
+from cofair.rounds.defences import DefenceSettings
+from cofair.rounds.participation import ParticipationSettings
+from cofair.settings import parse_text, read, setting, values
+
+
+@dataclass(frozen=True)
+class FederationSettings:
+    """Which data, and how it is spread over the clients."""
+
+    data: str = setting("digits", "name of a data set")
+    scene: str = setting("pow", "how data is spread: uni, pow, cla, dir, dir-class or noisy")
+    clients: int = setting(10, "number of clients", minimum=1)
+    samples: int | None = setting(
+        None, "mean samples a client; by default 2000, or an equal share of the pool where that is less", minimum=1
+    )
+    alpha: float = setting(3.0, "concentration of the Dirichlet scenes", above=0)
+    noise: tuple[float, ...] = setting(
+        (0.2, 0.4, 0.6), "share of wrong labels of the first clients (scene noisy)", minimum=0, maximum=1
+    )
+    validation: float = setting(
+        0.1, "share of the training set that the server holds; 0 for none", minimum=0, maximum=0.9
+    )
+    resize: int | None = setting(None, "width and height in pixels to which images are resized", minimum=1)
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which model."""
+
+    name: str = setting("auto", "mlp, cnn-mnist, cnn-cifar, resnet18 or textcnn; auto: textcnn for text, else mlp")
+    hidden: tuple[int, ...] = setting((200, 200), "widths of the hidden layers of the mlp", minimum=1)
+    variant: str = setting("cifar", "variant of resnet18: cifar, tiny or emnist")
+    pad_value: float = setting(0.0, "standardised value of the pixels that CNNs and resnet18 put around small images")
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How long and how clients train."""
+
+    rounds: int = setting(200, "number of rounds", minimum=1)
+    steps: int | None = setting(None, "local steps a round; 15 unless epochs are given", minimum=1)
+    epochs: int | None = setting(None, "local epochs a round, instead of steps", minimum=1)
+    batch_size: int = setting(32, "samples a batch", minimum=1)
+    lr: float = setting(0.03, "learning rate", above=0)
+    decay: float = setting(1.0, "factor on the learning rate", above=0, maximum=1)
+    decay_every: Literal["round", "epoch"] = setting("round", "when the learning rate decays")
+    clip: float | None = setting(None, "largest gradient norm of a step, or none", above=0)
+    optimiser: Literal["sgd", "adam"] = setting("sgd", "local optimiser")
+    drop_last: bool = setting(False, "leave out a last batch that is not full")
+
+    def work(self) -> Work:
+        """Return the local work of a round."""
+        steps = 15 if self.steps is None and self.epochs is None else self.steps
+        own = {name: value for name, value in values(self).items() if name != "rounds"}
+        return Work(**{**own, "steps": steps})
+
+
+@dataclass(frozen=True)
+class ContributionSettings:
+    """How it is measured what a client brings."""
+
+    measure: Literal[
+        "standalone", "cosine", "cosine-exact", "cosine-sampled", "index", "leave-one-out", "size", "diversity",
+        "entropy", "divergence",
+    ] = setting("standalone", "what counts as a contribution: docs/contributions.md says what each is")  # fmt: skip
+    on: Literal["test", "validation"] = setting(
+        "test", "samples that measure models trained alone: test (as the papers), or validation"
+    )
+    epochs: int = setting(30, "epochs that a client trains alone", minimum=1)
+    permutations: int = setting(150, "random orders of clients that sampled Shapley values average over", minimum=1)
+    every: int | None = setting(
+        None, "rounds after which clients train alone again and are measured anew; none: only once, at first", minimum=1
+    )
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How the experiment is carried out."""
+
+    seed: int = setting(0, "seed of everything random", minimum=0)
+    engine: Literal["auto", "loop", "vectorised"] = setting("auto", "how clients are trained; auto takes the faster")
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where; auto takes a GPU if there is one")
+    precision: Literal["float32", "tf32", "float64"] = setting("float32", "arithmetic; tf32 acts on GPUs only")
+    evaluate_every: int = setting(5, "rounds between two tests of the rewards; the last ten are all tested", minimum=1)
+    checkpoint_every: int | None = setting(
+        None, "rounds between two checkpoints; 0: none are written; none: by time, so that they cost little", minimum=0
+    )
+    joint: bool = setting(False, "score rewards on the validation set too, for the rule 'joint'")
+    metric: str = setting("accuracy", "accuracy, balanced_accuracy or auroc")
+    loss: str = setting("cross_entropy", "cross_entropy or squared_error")
+
+
+_TABLES: dict[str, type] = {
+    "federation": FederationSettings,
+    "model": ModelSettings,
+    "training": TrainingSettings,
+    "contribution": ContributionSettings,
+    "run": RunSettings,
+    "participation": ParticipationSettings,
+    "attack": AttackSettings,
+    "defence": DefenceSettings,
+}
+_WRITTEN_WHERE_SET = ("participation", "attack", "defence")  # tables that most experiments do without
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides a run."""
+
+    federation: FederationSettings = field(default_factory=FederationSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    contribution: ContributionSettings = field(default_factory=ContributionSettings)
+    run: RunSettings = field(default_factory=RunSettings)
+    participation: ParticipationSettings = field(default_factory=ParticipationSettings)
+    attack: AttackSettings = field(default_factory=AttackSettings)
+    defence: DefenceSettings = field(default_factory=DefenceSettings)
+    method: Method[Any] = field(default_factory=FedAvg)
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, Any]) -> "Experiment":
+        """Read nested settings, refusing what is unknown, of a wrong type or out of range."""
+        parts: dict[str, Any] = {}
+        for name, table in tables.items():
+            if name not in (*_TABLES, "method"):
+                raise UsageError(f"Unknown table '{name}': {nearest(name, (*_TABLES, 'method'))}")
+            if not isinstance(table, Mapping):
+                raise UsageError(f"'{name}' must be a table of settings, but is {table!r}.")
+            if name == "method":
+                own = dict(table)
+                chosen = own.pop("name", "fedavg")
+                if not isinstance(chosen, str):
+                    raise UsageError(f"method.name must be text, but is {chosen!r}.")
+                parts[name] = methods.make(chosen, own)
+            else:
+                parts[name] = read(_TABLES[name], table, name)
+        experiment = cls(**parts)
+        experiment.training.work()  # steps and epochs together are told now, not in the first round
+        experiment.attack.check()
+        return experiment
+
+    @classmethod
+    def from_file(cls, path: Path, overrides: Iterable[str] = ()) -> "Experiment":
+        """Read a TOML file, then apply overrides such as "training.lr=0.1"."""
+        return cls.from_dict(override(read_file(path), overrides))
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return all settings, resolved, as nested plain values; tables that most do without only where set."""
+        off = [name for name in _WRITTEN_WHERE_SET if getattr(self, name) == _TABLES[name]()]
+        tables = {name: values(getattr(self, name)) for name in _TABLES if name not in off}
+        if self.contribution.every is None:
+            del tables["contribution"]["every"]
+        tables["training"]["steps"] = self.training.work().steps
+        tables["method"] = {"name": self.method.name, **values(self.method)}
+        return {name: {key: _plain(value) for key, value in table.items()} for name, table in tables.items()}
+
+    def to_toml(self, given: Collection[str] = ()) -> str:
+        """Return the resolved experiment as a TOML file; what was `given` in Python cannot be written and is named."""
+        lines: list[str] = []
+        if given:
+            lines += [f"# given in Python, not by this file: {', '.join(sorted(given))}", ""]
+        for name, table in self.to_dict().items():
+            if name in given:
+                continue
+            lines.append(f"[{name}]")
+            lines += [f"{key} = {_toml(value)}" for key, value in table.items()]
+            lines.append("")
+        return "\n".join(lines)
+
+    def with_method(self, name: str) -> "Experiment":
+        """Return this experiment with a method by its name, which keeps its settings where it is the one set here."""
+        return self if name == self.method.name else replace(self, method=methods.make(name, {}))
+
+    def with_run(self, **changes: Any) -> "Experiment":
+        """Return this experiment with some settings of the table `run` changed."""
+        return replace(self, run=replace(self.run, **changes))
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"Cannot read the experiment {path}: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, brackets in brackets
+        raise UsageError(f"The experiment {path} is not valid TOML: {error}") from None
+
+
+def override(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Return nested settings with "table.key=value" texts applied."""
+    merged = {name: dict(table) if isinstance(table, Mapping) else table for name, table in tables.items()}
+    for text in overrides:
+        path, separator, value = text.partition("=")
+        table, _, key = path.strip().partition(".")
+        if not separator or not table or not key:
+            raise UsageError(f"'{text}' is not of the form table.key=value, such as training.lr=0.1.")
+        own = merged.setdefault(table, {})
+        if not isinstance(own, dict):
+            raise UsageError(f"'{table}' must be a table of settings, but is {own!r}.")
+        own[key] = parse_text(value.strip())
+    return merged
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return '"none"'  # TOML has no null
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return repr(value)

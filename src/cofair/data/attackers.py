@@ -1,0 +1,79 @@
+"""Who attacks, and attacks on the data itself: labels flipped, one client's data spread over several identities."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cofair import randomness
+from cofair.data.federation import Federation
+from cofair.errors import UsageError
+
+
+def attackers(clients: int | Sequence[int], names: Sequence[str], seed: int) -> tuple[int, ...]:
+    """Return the places of the attackers: those listed, or as many as asked for, drawn by their names."""
+    if isinstance(clients, int):
+        if clients > len(names):
+            raise UsageError(f"attack.clients asks for {clients} attackers among {len(names)} clients.")
+        order = sorted(range(len(names)), key=lambda i: (randomness.address(seed, "attacker", names[i]), names[i]))
+        return tuple(sorted(order[:clients]))
+    wrong = [i for i in clients if not 0 <= i < len(names)]
+    if wrong:
+        raise UsageError(f"attack.clients names client {wrong[0]}, but the {len(names)} clients count from 0.")
+    return tuple(sorted(set(clients)))
+
+
+def with_flipped_labels(federation: Federation, who: Sequence[int], share: float, seed: int) -> Federation:
+    """Return a federation in which a share of the attackers' samples has the label after its own, y + 1 modulo C."""
+    if federation.classes is None:
+        raise UsageError("attack.name = 'label_flip' needs labels that are classes.")
+    changed = _copy(federation)
+    changed.labels = federation.labels.clone()
+    for i in who:
+        order = _order(federation, i, "label flip", seed)
+        some = order[: round(share * len(order))]
+        changed.labels[some] = (changed.labels[some] + 1) % federation.classes
+    return changed
+
+
+def with_identities(
+    federation: Federation, who: Sequence[int], count: int, seed: int
+) -> tuple[Federation, tuple[int, ...]]:
+    """Return a federation in which each attacker is `count` clients that share its data evenly, and who these are."""
+    changed = _copy(federation)
+    names: list[str] = []
+    parts: list[Tensor] = []
+    identities: list[int] = []
+    for i, name in enumerate(federation.names):
+        own = _order(federation, i, "sybil", seed) if i in who else _places(federation, i)
+        pieces = list(own.tensor_split(count)) if i in who else [own]
+        if i in who:
+            identities += range(len(names), len(names) + count)
+        names += [f"{name}.{k}" for k in range(1, count + 1)] if i in who else [name]
+        parts += pieces
+    if len(set(names)) < len(names):
+        raise UsageError("attack.name = 'sybil' would give two clients one name: rename the federation's clients.")
+    positions = torch.cat(parts)
+    changed.names = tuple(names)
+    changed.rows = federation.rows[positions]
+    changed.labels = federation.labels[positions]
+    changed.sizes = torch.tensor([len(part) for part in parts])
+    return changed, tuple(identities)
+
+
+def _copy(federation: Federation) -> Federation:
+    changed = Federation.__new__(Federation)
+    changed.__dict__.update(federation.__dict__)
+    return changed
+
+
+def _places(federation: Federation, i: int) -> Tensor:
+    start = int(federation.offsets[i])
+    return torch.arange(start, start + int(federation.sizes[i]), device=federation.device)
+
+
+def _order(federation: Federation, i: int, purpose: str, seed: int) -> Tensor:
+    """Return the places of a client's samples in a random order that is its own."""
+    places = _places(federation, i)
+    random = randomness.generator(seed, purpose, federation.names[i])
+    return places[torch.randperm(len(places), generator=random).to(places.device)]

@@ -1,0 +1,87 @@
+"""One participant's own training: the same engines and batches as in simulation, on a federation of one client."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cofair.config.experiment import Experiment
+from cofair.data.federation import Arrays, Federation
+from cofair.engine.losses import Loss
+from cofair.engine.problem import Engine, Problem
+from cofair.engine.protocol import ClientStates, Rewards, Uploads
+from cofair.engine.work import ALONE, Work
+from cofair.flower.wire import RefusedError
+from cofair.runs.setup import Model, set_up
+
+
+@dataclass(frozen=True)
+class Local:
+    """A participant with its data and its copy of the model, ready to train."""
+
+    problem: Problem
+    engine: Engine
+    model: str  # fingerprint of the model, which both sides compare
+
+    @classmethod
+    def of(
+        cls, experiment: Experiment, name: str, data: Arrays, classes: int | None, model: Model | None,
+        loss: Loss | None = None,
+    ) -> "Local":  # fmt: skip
+        """Prepare the client of that name to train on its data (inputs, labels)."""
+        x, y = (torch.as_tensor(part) for part in data)
+        shown = torch.arange(2).clamp(max=len(x) - 1)  # two samples on which the model is tried
+        labels = torch.tensor([0, 1]) if classes is not None else y[shown]
+        federation = Federation([(x, y)], test=(x[shown], labels), names=[name], classes=classes)
+        own = Experiment(model=experiment.model, training=experiment.training, run=experiment.run)
+        ready = set_up(own, federation=federation, model=model, loss=loss, methods=[])
+        return cls(ready.problem, ready.engine, fingerprint(ready.problem))
+
+    def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
+        """Train on what was received."""
+        return self.engine.train(rewards, states, t)
+
+    def parameter_mask(self, neuron_mask: Tensor | None) -> Tensor | None:
+        """Return the entries (D,) that a neuron mask (K,) keeps; None for all."""
+        if neuron_mask is None:
+            return None
+        if self.problem.neurons is None or len(neuron_mask) != self.problem.neurons.count:
+            raise RefusedError("the neurons of the model here are not those of the server")
+        return self.problem.neurons.parameter_mask(neuron_mask[None])[0]
+
+
+def fingerprint(problem: Problem) -> str:
+    """Return a hash of everything that must be alike for rows to mean the same: tensors, neurons, what is frozen."""
+    layout, neurons = problem.layout, problem.neurons
+    shapes = [[entry.name, list(entry.shape)] for entry in layout.entries]
+    digest = hashlib.blake2b(json.dumps([shapes, str(layout.dtype)]).encode(), digest_size=8)
+    if neurons is not None:
+        every_third = torch.arange(neurons.count)[None].to(problem.device) % 3 > 0
+        digest.update(neurons.parameter_mask(every_third).cpu().numpy().tobytes())
+    constant: Mapping[str, Tensor] = {**layout.frozen, **dict(layout.prototype.named_buffers())}
+    for name in sorted(constant):
+        digest.update(name.encode())
+        digest.update(constant[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def memory_of(rewards: Rewards) -> str:
+    """Return what a training does with the memory of the client's optimiser: keep, read or none."""
+    if rewards.work.phase.startswith(ALONE):  # a training alone begins anew and leaves no trace
+        return "none"
+    return "keep" if rewards.keeps_memory else "read"
+
+
+def work_text(work: Work) -> str:
+    """Return work as JSON, as it travels."""
+    return json.dumps(vars(work))
+
+
+def read_work(text: str) -> Work:
+    """Return the work that travelled."""
+    values: dict[str, Any] = json.loads(text)
+    return Work(**{**values, "statistics": tuple(values["statistics"])})

@@ -1,0 +1,48 @@
+"""What a participant remembers between rounds: the model it holds, its last update, its optimiser's memory.
+
+It lives in Flower's context, in the SuperNode's memory, and is lost when that restarts.
+"""
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from torch import Tensor
+
+from cofair.engine.protocol import ClientStates
+from cofair.flower import messages
+
+_VERSION, _ARRAYS, _OPTIMISER = "cofair.version", "cofair.arrays", "optimiser."
+
+
+def base(context: Context, wanted: str, nothing: Tensor) -> Tensor | None:
+    """Return the row that what is sent builds on; None where this participant does not have it any more.
+
+    Nothing wanted is a row of zeros, "v" the model received as version v, "v+" the same after training.
+    """
+    if not wanted:
+        return nothing
+    version, trained, _ = wanted.partition("+")
+    known = context.state.config_records.get(_VERSION)
+    if known is None or known["version"] != version:
+        return None
+    held = context.state.array_records[_ARRAYS]
+    row = _tensor(messages.numbers(held["row"]), nothing.device)
+    return row + _tensor(messages.numbers(held["update"]), nothing.device) if trained else row
+
+
+def optimiser(context: Context, device: torch.device) -> ClientStates:
+    """Return the memory of the optimiser."""
+    held = context.state.array_records.get(_ARRAYS, ArrayRecord())
+    own = {name: messages.numbers(array) for name, array in held.items() if name.startswith(_OPTIMISER)}
+    return ClientStates({name.removeprefix(_OPTIMISER): _tensor(values, device) for name, values in own.items()})
+
+
+def remember(context: Context, version: str, row: Tensor, update: Tensor, states: ClientStates) -> None:
+    """Keep a model that was received, the update that was made of it, and the memory of the optimiser."""
+    held = {"row": row, "update": update, **{_OPTIMISER + name: values for name, values in states.optimiser.items()}}
+    context.state[_VERSION] = ConfigRecord({"version": version})
+    context.state[_ARRAYS] = messages.array_record({name: values.cpu().numpy() for name, values in held.items()})
+
+
+def _tensor(values: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(values.copy()).to(device)  # what is held is read-only memory

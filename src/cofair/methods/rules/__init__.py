@@ -1,0 +1,1 @@
+"""Rules that methods are made of: aggregation, sparsification, reputation, promises, calibration."""

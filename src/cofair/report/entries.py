@@ -1,0 +1,206 @@
+"""Read run folders back: what a report is made of."""
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cofair.errors import RunError, UsageError
+from cofair.results.result import Outcome
+from cofair.results.table_cells import LAST_ROUNDS
+from cofair.runs.compare import Comparison
+from cofair.storage.agreement import Audit, examined
+from cofair.storage.audit import has_ledger
+from cofair.storage.reader import outcome_of, read_facts, read_records, read_tables
+from cofair.storage.resume import traffic
+
+_UNLABELLED = (
+    "run.seed",
+    "run.device",
+    "run.engine",
+    "run.checkpoint_every",
+    "run.evaluate_every",
+    "run.joint",
+    "method.name",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: a folder as it was read, or a result in memory."""
+
+    folder: Path | None
+    outcome: Outcome
+    experiment: dict[str, dict[str, Any]]  # the tables of experiment.toml; what was given in Python is not there
+    facts: dict[str, Any]  # run.json
+
+    @cached_property
+    def audit(self) -> Audit | None:
+        """Return what its ledger is worth, and whether the folder says the same; None where there is no ledger."""
+        return examined(self.folder) if self.folder is not None and has_ledger(self.folder) else None
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether the run came to its end."""
+        return self.outcome.history[-1].last
+
+    @property
+    def rounds(self) -> int:
+        """Return how many rounds were asked for."""
+        return int(self.experiment.get("training", {}).get("rounds", self.outcome.history[-1].round))
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Return the rounds up to the last one that should have been tested and are not in the history."""
+        every = int(self.setting("run", "evaluate_every") or 1)
+        there = {record.round for record in self.outcome.history}
+        final = self.rounds - LAST_ROUNDS
+        return tuple(t for t in range(1, max(there)) if t not in there and (t % every == 0 or t > final))
+
+    def setting(self, table: str, key: str) -> Any:
+        """Return a setting, or None where the table was given in Python."""
+        return self.experiment.get(table, {}).get(key)
+
+    @property
+    def contributions_are_accuracies(self) -> bool:
+        """Tell whether contributions and rewards are measured on one scale."""
+        return self.setting("contribution", "measure") == "standalone" and "contributions" not in self.facts["given"]
+
+    @property
+    def metric(self) -> str:
+        """Return what rewards are measured by, for people."""
+        if "metric" in self.facts["given"]:
+            return "score"
+        return str(self.setting("run", "metric") or "accuracy").replace("_", " ").replace("auroc", "AUROC")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The runs of one method with one set of settings, one a seed: a row of the comparison."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def method(self) -> str:
+        """Return the method's name alone."""
+        return self.runs[0].outcome.method
+
+    @property
+    def reference(self) -> bool:
+        """Tell whether this is training alone, which others are measured against and which is fair by definition."""
+        return self.method == "standalone"
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Return the outcomes under the entry's label."""
+        return tuple(replace(run.outcome, method=self.label) for run in self.runs)
+
+
+def read_entries(paths: Iterable[Path]) -> list[Entry]:
+    """Read run folders, or folders that hold some, into the rows of one comparison."""
+    runs = {run.folder.resolve(): run for path in paths for run in _runs_in(path) if run.folder is not None}
+    return _entries(list(runs.values()))
+
+
+def entry_of(outcome: Outcome, experiment_toml: str, facts: dict[str, Any]) -> Entry:
+    """Return a result in memory as a row of its own, read as its folder would be."""
+    return Entry(outcome.method, (Run(None, outcome, tomllib.loads(experiment_toml), facts),))
+
+
+def _entries(runs: Sequence[Run]) -> list[Entry]:
+    """Group runs by what they are called and by their clients, over which means are taken."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
+    for run, label in zip(runs, _labels(runs), strict=True):
+        groups.setdefault((label, run.outcome.names), []).append(run)
+    labels = [label for label, _ in groups]
+    return [
+        Entry(label if labels.count(label) == 1 else f"{label} · {own[0].folder}", tuple(own))
+        for (label, _), own in groups.items()
+    ]
+
+
+def comparison(entries: Sequence[Entry]) -> Comparison:
+    """Return all outcomes as a comparison, whose methods are the entries' labels."""
+    return Comparison(tuple(outcome for entry in entries for outcome in entry.outcomes))
+
+
+def read_run(folder: Path) -> Run:
+    """Read one run folder, finished or interrupted."""
+    facts = {"given": [], **read_facts(folder)}
+    experiment = read_tables(folder)
+    _check_settings(folder / "experiment.toml", experiment)
+    records = read_records(folder, facts)
+    if not records:
+        raise RunError(f"{folder} has no tested round yet: the run was stopped before its first test.")
+    outcome = outcome_of(str(experiment.get("method", {}).get("name", facts.get("method", "method"))), facts, records)
+    travelled = traffic(folder)
+    return Run(folder, outcome, experiment, facts | ({"traffic": travelled} if travelled else {}))
+
+
+def _runs_in(path: Path) -> list[Run]:
+    if not path.exists():
+        raise UsageError(f"There is no folder {path}.")
+    if not path.is_dir():
+        raise UsageError(f"{path} is a file: name the folder of a run or of a comparison.")
+    if (path / "run.json").exists():
+        return [read_run(path)]
+    folders = sorted(child for child in path.iterdir() if (child / "run.json").exists())
+    if not folders:
+        raise UsageError(
+            f"{path} holds no run: name a folder that 'cofair run --out' or 'cofair compare --out' has written."
+        )
+    started = [folder for folder in folders if (folder / "history.jsonl").exists()]
+    if not started:
+        raise RunError(f"No run in {path} has a tested round yet.")
+    runs = [read_run(folder) for folder in started]
+    return sorted(runs, key=lambda run: (str(run.facts.get("started", "")), str(run.folder)))
+
+
+def _check_settings(path: Path, experiment: dict[str, Any]) -> None:
+    """Refuse settings that a report counts with where they are no numbers; a method's own may be anything."""
+    if not all(isinstance(table, dict) for table in experiment.values()):
+        raise RunError(f"{path} is damaged: it has settings outside of its tables.")
+    for table, key in (("training", "rounds"), ("run", "evaluate_every")):
+        value = experiment.get(table, {}).get(key, 1)
+        if not _is(value, int) or value < 1:
+            raise RunError(f"{path} is damaged: {table}.{key} is {value!r}.")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """Name runs by their method, and by what else differs among them except the seed."""
+    flat = [
+        {
+            f"{table}.{key}": value
+            for table, own in run.experiment.items()
+            for key, value in own.items()
+            if f"{table}.{key}" not in _UNLABELLED
+        }
+        for run in runs
+    ]
+    labels = []
+    for run, own in zip(runs, flat, strict=True):
+        differing = [
+            key
+            for key, value in own.items()
+            if any(
+                key in other and other[key] != value
+                for rival, other in zip(runs, flat, strict=True)
+                if not key.startswith("method.") or rival.outcome.method == run.outcome.method
+            )
+        ]
+        parts = [
+            str(own[key]) if key in _SPEAK_FOR_THEMSELVES else f"{key.partition('.')[2]} {own[key]}"
+            for key in differing
+        ]
+        labels.append(" · ".join([run.outcome.method, *parts]))
+    return labels
+
+
+_SPEAK_FOR_THEMSELVES = ("federation.data", "federation.scene", "model.name")

@@ -1,0 +1,75 @@
+"""How results show themselves in a notebook: small tables, every name escaped."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from cofair.results.result import Outcome
+    from cofair.runs.compare import Comparison
+
+SHOWN_CLIENTS = 20  # more are summarised
+
+
+def outcome(result: "Outcome") -> str:
+    """Return what each client brought and got; of many clients, how both are spread."""
+    cell, count = result.cell(), len(result.names)
+    fairness = "undefined" if cell.fairness is None else f"{cell.fairness:.1f}"
+    title = f"<b>{escape(result.method)}</b>, seed {result.seed}: fairness γ {fairness}"
+    facts = [
+        f"best client {100 * cell.max:.1f} %, mean {100 * cell.mean:.1f} %, worst {100 * cell.min:.1f} %",
+        f"{100 * cell.rate:.0f} % of clients inside their bounds",
+        f"{100 * result.download:.0f} % of a model downloaded a round",
+        f"{result.history[-1].round} rounds, {result.seconds:.1f} s",
+    ]
+    if count <= SHOWN_CLIENTS:
+        clients = zip(result.names, result.sizes, result.contributions, result.accuracies, strict=True)
+        rows = [[name, f"{size:,}", f"{brought:.3f}", f"{got:.3f}"] for name, size, brought, got in clients]
+        return _html(title, facts, ["client", "samples", "brought", "got"], rows)
+    columns = [np.asarray(values) for values in (result.sizes, result.contributions, result.accuracies)]
+    rows = []
+    for name, share in (("least", 0), ("lower quarter", 25), ("median", 50), ("upper quarter", 75), ("most", 100)):
+        samples, brought, got = (np.percentile(values, share) for values in columns)
+        rows.append([name, f"{samples:,.0f}", f"{brought:.3f}", f"{got:.3f}"])
+    return _html(title, facts, [f"{count:,} clients", "samples", "brought", "got"], rows)
+
+
+def comparison(result: "Comparison") -> str:
+    """Return one row a method."""
+    frame, rows = result.to_frame(), []
+    for row in frame.to_dict(orient="records"):
+        cells = [_number(row, "fairness", 1, 1), *(_number(row, name, 100, 1) for name in ("max", "mean", "min"))]
+        cells += [_number(row, "rate", 1, 2), f"{100 * row['download']:.0f} %", f"{row['seconds']:.1f}"]
+        rows.append([str(row["method"]), *cells])
+    seeds = int(frame["seeds"].max())
+    title = f"<b>{len(rows)} methods</b>, {seeds} seed{'' if seeds == 1 else 's, mean ± standard deviation'}"
+    header = ["method", "fairness γ", "max %", "mean %", "min %", "rate", "download", "seconds"]
+    return _html(title, [], header, rows)
+
+
+def _number(row: Any, name: str, factor: float, digits: int) -> str:
+    if pd.isna(row[name]):
+        return "undefined"
+    spread = "" if pd.isna(row[f"{name}_std"]) else f" ± {factor * row[f'{name}_std']:.{digits}f}"
+    return f"{factor * row[name]:.{digits}f}{spread}"
+
+
+def _html(title: str, facts: Iterable[str], header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in the look that notebooks give to pandas' own: names to the left, numbers to the right."""
+
+    def line(tag: str, texts: Sequence[str]) -> str:
+        sides = ["left", *["right"] * (len(texts) - 1)]
+        cells = zip(sides, texts, strict=True)
+        return "".join(
+            f'<{tag} style="text-align:{side};padding:.1em .6em">{escape(text)}</{tag}>' for side, text in cells
+        )
+
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    below = escape("; ".join(facts))
+    return (
+        f'<div><p style="margin:0 0 .3em">{title}{f"<br><small>{below}</small>" if below else ""}</p>'
+        f'<table class="dataframe"><thead><tr>{line("th", header)}</tr></thead><tbody>{body}</tbody></table></div>'
+    )

@@ -1,0 +1,188 @@
+"""What a run gives back."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from cofair import metrics
+from cofair.engine.problem import Problem
+from cofair.engine.protocol import Delivered
+from cofair.results import notebook, table_cells
+from cofair.results.table_cells import Cell
+from cofair.storage.history import Record
+
+
+@dataclass(frozen=True, repr=False)
+class Outcome:
+    """What a run measured: who brought what, who got what.
+
+    `fairness` and `accuracies` are read by the rule `last`: the mean over the final ten rounds.
+    """
+
+    method: str
+    seed: int
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    contributions: tuple[float, ...]
+    history: tuple[Record, ...]
+
+    def __post_init__(self) -> None:
+        """Leave gaps where a client had not joined yet."""
+        object.__setattr__(self, "history", tuple(record.of(len(self.names)) for record in self.history))
+
+    @property
+    def fairness(self) -> float | None:
+        """Return γ = 100 × Pearson(contributions, accuracies), or None where it is undefined."""
+        return self.cell().fairness
+
+    @property
+    def fairness_interval(self) -> tuple[float, float] | None:
+        """Return a 95 % bootstrap interval of `fairness` over clients, or None where there are too few of them."""
+        return metrics.bootstrap_interval(self.contributions, np.array(self._last_rounds()))
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """Return each client's accuracy, the mean over the final ten rounds."""
+        rows = self._last_rounds()
+        known = [[value for value in column if not math.isnan(value)] for column in zip(*rows, strict=True)]
+        return tuple(sum(column) / len(column) if column else math.nan for column in known)
+
+    def _last_rounds(self) -> list[list[float]]:
+        read = set(self.cell().rounds)
+        return [record.accuracies for record in self.history if record.round in read]
+
+    @property
+    def download(self) -> float:
+        """Return the share of a whole model that a client received a round, the mean over clients."""
+        shares = self.history[-1].download
+        return sum(shares) / len(shares)
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the rounds took, without measuring contributions."""
+        return self.history[-1].seconds
+
+    def cell(self, rule: str = "last") -> Cell:
+        """Return the table cell of this run, read by the rule `best`, `joint` or `last`."""
+        validation = [record.validation for record in self.history if record.validation is not None]
+        return table_cells.read(
+            rule,
+            [record.round for record in self.history],
+            self.contributions,
+            [record.accuracies for record in self.history],
+            validation if len(validation) == len(self.history) else None,
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the history as a table, one row a round and client."""
+        rows = []
+        for record in self.history:
+            for i, name in enumerate(self.names):
+                row = {"round": record.round, "client": name, "contribution": self.contributions[i]}
+                row |= {"accuracy": record.accuracies[i], "download": record.download[i]}
+                if record.validation is not None:
+                    row["validation"] = record.validation[i]
+                if record.reputation is not None:
+                    row["reputation"] = record.reputation[i]
+                rows.append(row)
+        return pd.DataFrame(rows)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run in a few plain values, as `summary.json` holds them."""
+        rules = ["last", "best"] + (["joint"] if self.history[-1].validation is not None else [])
+        return {
+            "method": self.method,
+            "seed": self.seed,
+            "cells": {rule: asdict(self.cell(rule)) for rule in rules},
+            "fairness_interval": self.fairness_interval,
+            "download": self.download,
+            "seconds": self.seconds,
+            "clients": [
+                {"name": name, "samples": size, "contribution": brought, "accuracy": got}
+                for name, size, brought, got in zip(
+                    self.names, self.sizes, self.contributions, self.accuracies, strict=True
+                )
+            ],
+        }
+
+    def __repr__(self) -> str:
+        cell = self.cell()
+        fairness = "undefined" if cell.fairness is None else f"{cell.fairness:.2f}"
+        run = f"{self.method}, seed {self.seed}"
+        return f"{type(self).__name__}({run}: fairness {fairness}, best accuracy {100 * cell.max:.2f} %)"
+
+    def _repr_html_(self) -> str:
+        return notebook.outcome(self)
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Outcome):
+    """A finished run with the models themselves: `rewards[3]` is client 3's own module."""
+
+    rewards: "RewardModels"
+    experiment_toml: str = ""  # as the run folder holds it
+    facts: dict[str, Any] = field(default_factory=dict)  # as run.json holds them
+
+    def report(self, path: str | Path) -> Path:
+        """Write the run as one HTML page and return its path; needs plotly (`pip install 'cofair[report]'`)."""
+        from cofair.report.entries import entry_of
+        from cofair.report.page import write
+
+        own = Outcome(**{part.name: getattr(self, part.name) for part in fields(Outcome)})
+        return write([entry_of(own, self.experiment_toml, self.facts)], Path(path))
+
+    def export(self, client: str | int, path: str | Path) -> tuple[Path, Path]:
+        """Write a client's reward as PATH.safetensors and as PATH.pt2, a program that needs no cofair."""
+        from cofair.storage.export import export, facts_about, number_of
+
+        i = number_of(client, self.names)
+        return export(self.rewards[i], self.rewards.inputs, Path(path), facts_about(self, i))
+
+
+class RewardModels(Sequence[nn.Module]):
+    """The clients' rewards as modules of their own, made when they are asked for."""
+
+    def __init__(self, delivered: Delivered, problem: Problem) -> None:
+        """Hold the delivered parameters and masks."""
+        self._delivered, self._problem = delivered, problem
+
+    def __len__(self) -> int:
+        return len(self._problem.federation)
+
+    @property
+    def inputs(self) -> Tensor:
+        """Return two inputs that these models take."""
+        return self._problem.federation.test.x[:2]
+
+    @overload
+    def __getitem__(self, i: int) -> nn.Module: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[nn.Module]: ...
+    def __getitem__(self, i: int | slice) -> nn.Module | list[nn.Module]:
+        """Return client i's reward, in evaluation mode; left-out neurons are zero in it."""
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"there are {len(self)} clients, so no client {i}")
+        layout, neurons, given = self._problem.layout, self._problem.neurons, self._delivered
+        row = given.parameters if given.parameters.dim() == 1 else given.parameters[i]
+        if given.neuron_masks is None or neurons is None:
+            return layout.module(row).eval()
+        mask = given.neuron_masks[i % len(self)][None]
+        module = layout.module(row * neurons.parameter_mask(mask)[0]).eval()
+        with torch.no_grad():
+            for name, value in neurons.activation_masks(mask).items():
+                module.get_buffer(name).copy_(value[0])
+            for name, value in neurons.frozen_masks(mask).items():
+                module.get_parameter(name).mul_(value[0])
+        return module
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return (self[i] for i in range(len(self)))

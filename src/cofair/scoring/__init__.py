@@ -1,0 +1,1 @@
+"""Scoring: candidate models on the server's samples, many at once."""

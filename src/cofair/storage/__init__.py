@@ -1,0 +1,1 @@
+"""Run folders: what is written, read back, resumed, verified and exported."""

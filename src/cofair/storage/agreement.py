@@ -1,0 +1,258 @@
+"""Does a run folder say what its ledger says? Both ways: nothing else, nothing less, nothing more.
+
+Not in a ledger, and so not compared, are times and machines (`started`, `resumed`, `device`, `engine`, `seconds`, all
+versions but cofair's own) and the bytes of traffic.json.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import cofair
+from cofair.engine.protocol import Delivered
+from cofair.errors import CofairError, RunError
+from cofair.storage import ledger, reader
+from cofair.storage import ledger_entries as said
+from cofair.storage.audit import SUMMARY, audited
+from cofair.storage.folder import REWARDS
+from cofair.storage.history import Record
+from cofair.storage.ledger import Entry
+from cofair.storage.reader import FACTS, HISTORY, SETTINGS
+from cofair.storage.tensor_file import TensorFile
+
+_ALWAYS = ("round", "accuracies", "reputation")  # what every ledger says of a line of the history
+_CLOSE = 1e-9  # numbers of a summary are computed anew, perhaps on another machine
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What a ledger is worth: its entries, what is wrong with it or with its folder, and what is to be known."""
+
+    entries: list[Entry]
+    fault: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def agreed(folder: Path, head: str | None = None) -> Audit:
+    """Return what the ledger of a folder is worth, or refuse it where it does not hold or the folder says otherwise."""
+    found = _Folder(folder, audited(folder, head))
+    fault = found.fault()
+    if fault is not None:
+        raise RunError(f"{folder} does not say what its ledger says; {fault}.")
+    return Audit(found.entries, None, found.remarks())
+
+
+def examined(folder: Path) -> Audit:
+    """Return what the ledger of a folder is worth; what is wrong is told in it."""
+    try:
+        return agreed(folder)
+    except CofairError as error:
+        return Audit([], str(error))
+
+
+@dataclass
+class _Known:
+    """The clients that a ledger names."""
+
+    names: list[str] = field(default_factory=list)
+    samples: list[int | None] = field(default_factory=list)
+    contributions: list[float] = field(default_factory=list)
+    joined: dict[str, int] = field(default_factory=dict)
+
+    def with_those_of(self, entry: Entry) -> "_Known":
+        """Return them with those whom an entry adds."""
+        new = entry.get("joined", entry if entry["entry"] == 0 else None)
+        if new is None:
+            return self
+        names = new["clients"]
+        return _Known(
+            self.names + names, self.samples + new.get("samples", [None] * len(names)),
+            self.contributions + new["contributions"],
+            self.joined | (dict.fromkeys(names, entry["round"] + 1) if "joined" in entry else {}),
+        )  # fmt: skip
+
+
+class _Folder:
+    """A run folder beside its ledger."""
+
+    def __init__(self, path: Path, entries: list[Entry]) -> None:
+        self.path, self.entries = path, entries
+        self._alone = not any((path / name).exists() for name in (FACTS, HISTORY, SETTINGS, SUMMARY))
+        self._finished = (path / SUMMARY).exists()
+        self._start, self._whole = entries[0], "settings" in entries[0]  # an earlier version wrote less
+        self._tested = {entry["round"]: entry for entry in entries if "accuracies" in entry}
+        self._shown: set[int] = set()  # rounds of the history
+
+    def fault(self) -> str | None:
+        """Return the first thing that the folder says otherwise, None where there is none."""
+        if self._alone:
+            return None
+        facts = reader.read_facts(self.path)
+        records = reader.read_records(self.path, facts)
+        self._shown = {record.round for record in records}
+        parts = (
+            self._clients(facts), self._facts(facts), self._settings(), self._history(records),
+            self._summary(facts, records), self._rewards(),
+        )  # fmt: skip
+        return next((fault for part in parts for fault in part), None)
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return what is to be known of a folder without a fault."""
+        if self._alone:
+            return ("there is nothing beside the ledger to compare",)
+        told = []
+        if not self._whole:
+            told.append("an earlier version of cofair wrote it, without sizes, settings and most of the history")
+        told += [
+            f"round {t} stands in the ledger only, because the run was interrupted there"
+            for t in self._tested if t not in self._shown
+        ]  # fmt: skip
+        if "kept" in self.entries[-1] and not (self.path / REWARDS).exists():
+            told.append(f"{REWARDS} is not there any more")
+        return tuple(told)
+
+    def _clients(self, facts: dict[str, Any]) -> Iterator[str]:
+        """Compare who takes part, since when, and with what."""
+        known = _Known()
+        for entry in self.entries:
+            before, known = known, known.with_those_of(entry)
+        if not self._finished and len(facts["clients"]) == len(before.names) < len(known.names):
+            known = before  # the run was interrupted between the two files
+        if len(facts["clients"]) != len(known.names):
+            yield f"{FACTS} names {len(facts['clients'])} clients, but the ledger {len(known.names)}"
+        for i, name in enumerate(known.names):
+            if facts["clients"][i] != name:
+                yield _differs(f"name of client {i}", facts["clients"][i], name, FACTS)
+            if known.samples[i] is not None and facts["samples"][i] != known.samples[i]:
+                yield _differs(f"samples of client {name!r}", facts["samples"][i], known.samples[i], FACTS)
+            if facts["contributions"][i] != known.contributions[i]:
+                own = facts["contributions"][i]
+                yield _differs(f"contribution of client {name!r}", own, known.contributions[i], FACTS)
+        if (joined := facts.get("joined", {})) != known.joined:
+            yield _differs("who joined, and when", joined, known.joined, FACTS)
+
+    def _facts(self, facts: dict[str, Any]) -> Iterator[str]:
+        """Compare what a report says of the run beside its clients."""
+        if (version := facts["versions"].get("cofair")) != self._start.get("version"):
+            yield _differs("version of cofair", version, self._start.get("version"), FACTS)
+        there = self._start.get("facts", {}) if self._whole else facts
+        for key in said.FACTS:
+            if _text(facts.get(key)) != _text(there.get(key)):
+                yield _differs(key, facts.get(key), there.get(key), FACTS)
+
+    def _settings(self) -> Iterator[str]:
+        here = reader.read_tables(self.path)
+        there = self._start["settings"] if self._whole else here
+        for table in {**there, **here}:
+            own, other = here.get(table), there.get(table)
+            if not isinstance(own, dict) or not isinstance(other, dict):
+                own, other = {"": own}, {"": other}
+            for key in {**other, **own}:
+                if _text(own.get(key)) != _text(other.get(key)):
+                    yield _differs(f"{table}.{key}".rstrip("."), own.get(key), other.get(key), SETTINGS)
+
+    def _history(self, records: Sequence[Record]) -> Iterator[str]:
+        """Compare every line with its entry, and find lines and entries that the other does not have."""
+        resume = "" if self._finished else " (the run is not finished: --resume writes anew what a killed process left)"
+        known = _Known()
+        brought = {}
+        for entry in self.entries:
+            known = known.with_those_of(entry)
+            if "accuracies" in entry:
+                brought[entry["round"]] = known
+        for record in records:
+            if record.round in self._tested:
+                yield from self._round(record, self._tested[record.round], brought[record.round])
+            elif self._whole or self._finished or record is not records[-1]:  # earlier versions wrote the history first
+                yield f"round {record.round} of {HISTORY} is not in the ledger{resume}"
+        missing = sorted(set(self._tested) - self._shown)
+        if missing and (self._finished or missing != [max(self._tested)]):  # the ledger is written first
+            yield f"round {missing[0]} of the ledger is missing in {HISTORY}{resume}"
+
+    def _round(self, record: Record, entry: Entry, known: _Known) -> Iterator[str]:
+        where = f"{HISTORY}, round {record.round}"
+        own = said.of_record(record)
+        for key in said.OF_RECORD if self._whole else _ALWAYS:
+            if _text(own.get(key)) != _text(entry.get(key)):
+                yield _differs(*_place(key, getattr(record, key), entry.get(key), known.names), where)
+        brings = known.contributions if record.contributions is None else record.contributions
+        if _text(brings) != _text(entry.get("contributions")):
+            yield _differs(*_place("contributions", brings, entry.get("contributions"), known.names), where)
+        refused = {name: why for _, name, why in entry.get("refused", [])}
+        if (record.refused or {}) != refused:
+            yield _differs("who was refused, and why", record.refused or {}, refused, where)
+
+    def _summary(self, facts: dict[str, Any], records: Sequence[Record]) -> Iterator[str]:
+        """Compare a summary with what follows from the other files, which were compared before."""
+        if not self._finished:
+            return
+        summary, method = reader.read_json(self.path / SUMMARY), reader.read_tables(self.path).get("method")
+        if not records or not isinstance(method, dict):
+            yield f"{SUMMARY} is of a run without a tested round or method"
+            return
+        computed = reader.outcome_of(str(method.get("name")), facts, records).summary()
+        for key, value in computed.items():
+            if key in ("cells", "fairness_interval") and self._start.get("version") != cofair.__version__:
+                continue  # another version may compute them otherwise
+            place = _unlike(json.loads(json.dumps(value)), summary.get(key), key)
+            if place is not None:
+                yield f"{place} in {SUMMARY} is not what follows from {HISTORY} and the ledger"
+
+    def _rewards(self) -> Iterator[str]:
+        """Compare the models that were kept with the hashes of the last round."""
+        last, path = self.entries[-1], self.path / REWARDS
+        if not path.exists() or not (self._finished or "kept" in last):
+            return  # a run that goes on may have those of its earlier end beside it
+        delivered: Delivered = TensorFile(path).value(Delivered, torch.device("cpu"))
+        if "kept" in last:
+            same = ledger.kept_digest(delivered) == last["kept"]
+        elif delivered.neuron_masks is None and "rewards" in last:
+            rows = delivered.parameters
+            same = rows.dim() == 1 or len(rows) == len(last["rewards"])
+            same = same and ledger.digests(delivered, None, len(last["rewards"])) == last["rewards"]
+        else:
+            same = not self._whole  # which neurons own which parameters only the model would tell
+        if not same:
+            yield f"the models in {REWARDS} are not those whose hashes the ledger has"
+
+
+def _differs(what: str, here: Any, there: Any, where: str) -> str:
+    return f"{what}: {_short(here)} in {where}, but {_short(there)} in the ledger"
+
+
+def _place(key: str, here: Any, there: Any, names: Sequence[str]) -> tuple[str, Any, Any]:
+    """Return what differs between two lists, and for which client; or the whole where they are no such lists."""
+    if isinstance(here, list) and isinstance(there, list) and len(here) == len(there) == len(names):
+        for name, own, other in zip(names, here, there, strict=True):
+            if _text(own) != _text(other):
+                return f"{key} of client {name!r}", own, other
+    return key, here, there
+
+
+def _unlike(computed: Any, written: Any, place: str) -> str | None:
+    """Return where two values of JSON differ by more than rounding, None where they do not."""
+    if isinstance(computed, dict) and isinstance(written, dict):
+        found = (_unlike(computed.get(key), written.get(key), f"{place}.{key}") for key in {**computed, **written})
+        return next((where for where in found if where is not None), None)
+    if isinstance(computed, list) and isinstance(written, list) and len(computed) == len(written):
+        found = (_unlike(a, b, f"{place}[{k}]") for k, (a, b) in enumerate(zip(computed, written, strict=True)))
+        return next((where for where in found if where is not None), None)
+    if isinstance(computed, float) and isinstance(written, int | float) and not isinstance(written, bool):
+        close = math.isclose(computed, written, rel_tol=_CLOSE, abs_tol=_CLOSE)
+        return None if close or (computed != computed and written != written) else place
+    return None if _text(computed) == _text(written) else place
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)  # TOML has dates
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    text = text.encode(errors="replace").decode()  # half a character cannot be shown
+    return text if len(text) <= 80 else f"{text[:80]}…"

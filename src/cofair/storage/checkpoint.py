@@ -1,0 +1,95 @@
+"""Checkpoints: where a run stands, so that it can go on from there to the very same numbers.
+
+The last two are kept. A new one is written beside them, waits until the disk has it, and only then takes its place, so
+that at every moment at least one is whole. Nothing random is stored: randomness is addressed by round.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cofair.errors import RunError
+from cofair.runs.state import Position
+from cofair.storage import tensor_file
+from cofair.storage.folder import CHECKPOINT, PREVIOUS, settle, told
+from cofair.storage.tensor_file import TensorFile
+
+FORMAT = 2  # of a checkpoint
+SECONDS = 10.0  # between two checkpoints by time
+SHARE = 1 / 50  # of the time, at most, goes into checkpoints by time
+RATE = 200e6  # bytes a second that are hashed and written, until that has been measured
+
+
+class Checkpoints:
+    """Writes a run's checkpoints: every so many rounds (0: none), or by time, so that they cost little."""
+
+    def __init__(self, folder: Path, every: int | None, runs: int = 1) -> None:
+        """Write to a folder; where several runs share a process, they share the time for checkpoints too."""
+        self._folder, self._every, self._runs = folder, every, runs
+        self._latest, self._cost = time.monotonic(), 0.0
+
+    @property
+    def any(self) -> bool:
+        """Tell whether there will be checkpoints at all."""
+        return self._every != 0
+
+    def expect(self, size: int) -> None:
+        """Say how many bytes a checkpoint has: the first one, too, shall cost no more than its share of the time."""
+        self._cost = size / RATE
+
+    def due(self, position: Position) -> bool:
+        """Tell whether it is time; a run at its end needs none, because its results are written at once."""
+        if not self.any or position.last:
+            return False
+        if self._every is not None:
+            return position.t % self._every == 0
+        return time.monotonic() - self._latest >= max(SECONDS, self._cost * self._runs / SHARE)
+
+    def write(self, facts: Mapping[str, Any], position: Position) -> None:
+        """Write a checkpoint, whole or not at all; the one before becomes the previous one."""
+        began = time.monotonic()
+        path, temporary = self._folder / CHECKPOINT, self._folder / f".{CHECKPOINT}.tmp"
+        with told(self._folder):
+            try:
+                tensor_file.write(temporary, {"format": FORMAT, "round": position.t, **facts}, position)
+                if path.exists():
+                    path.replace(self._folder / PREVIOUS)
+                temporary.replace(path)
+                settle(self._folder)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+        self._latest = time.monotonic()
+        self._cost = max(0.0, self._latest - began)
+
+    def remove(self) -> None:
+        """Remove the checkpoints of a run that has come to its end."""
+        with told(self._folder):
+            for name in (CHECKPOINT, PREVIOUS):
+                (self._folder / name).unlink(missing_ok=True)
+
+
+def latest(folder: Path) -> TensorFile | None:
+    """Return a folder's latest checkpoint, or None; a damaged one is refused, and the previous one offered."""
+    path, previous = folder / CHECKPOINT, folder / PREVIOUS
+    if not path.exists():  # the process was killed between the two renames, or somebody took the offer below
+        return _read(previous) if previous.exists() else None
+    try:
+        return _read(path)
+    except RunError as error:
+        try:
+            good = _read(previous)
+        except RunError:
+            raise error from None
+        offer = f"delete it to go on from round {good.facts['round']}, where {previous.name} stands"
+        raise RunError(f"{str(error).rstrip('.')}; {offer}.") from None
+
+
+def _read(path: Path) -> TensorFile:
+    found = TensorFile(path)
+    if not isinstance(found.facts, dict):
+        raise RunError(f"{path} is damaged: it was cut off or altered.")
+    if found.facts.get("format") != FORMAT:
+        raise RunError(f"{path} has format {found.facts.get('format')!r}, which this version of cofair cannot read.")
+    return found

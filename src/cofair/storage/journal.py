@@ -1,0 +1,195 @@
+"""What is written of one run as it goes, history, ledger and checkpoints, and how a run goes on from them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cofair.config.experiment import Experiment
+from cofair.engine.protocol import Delivered
+from cofair.errors import RunError
+from cofair.runs.loop import Tested
+from cofair.runs.setup import Prepared
+from cofair.runs.state import Position
+from cofair.storage import checkpoint, ledger, ledger_entries, tensor_file
+from cofair.storage.agreement import agreed
+from cofair.storage.checkpoint import Checkpoints
+from cofair.storage.folder import FILES, REWARDS, RunFolder, refuse_earlier, settle, told
+from cofair.storage.history import Record, read_history
+from cofair.storage.ledger import Ledger
+from cofair.storage.ledger_entries import CHAIN, known_of
+from cofair.storage.lock import locked
+from cofair.storage.resume import begun, is_finished, note_clients, note_resumption, refuse_other
+from cofair.storage.tensor_file import Shelf, TensorFile
+
+
+@dataclass(frozen=True)
+class Past:
+    """What there is of a run: the rounds that stand, where it goes on (None: at its start), what it ended with."""
+
+    records: list[Record] = field(default_factory=list)
+    position: Position | None = None
+    delivered: Delivered | None = None
+    brought: Tensor | None = None  # by all clients, of a run that has ended
+
+
+@contextmanager
+def opened(
+    folder: RunFolder | None, experiment: Experiment, *, keeps_rewards: bool = False
+) -> Iterator["Journal | None"]:
+    """Hold a run's folder, if it has one, until the run ends however it may."""
+    with ExitStack() as locks:
+        yield None if folder is None else Journal(folder, experiment, locks, keeps_rewards=keeps_rewards)
+
+
+class Journal:
+    """Writes one run to its folder."""
+
+    def __init__(
+        self, folder: RunFolder, experiment: Experiment, locks: ExitStack | None, *, keeps_rewards: bool = False,
+        hashes_rewards: bool = True, runs: int = 1,
+    ) -> None:  # fmt: skip
+        """Take a folder; where its run is to go on, see what there is.
+
+        Without `locks` somebody else holds the folder. So many `runs` share the process. Where nobody has a reward
+        that could be compared, the ledger needs no hashes of them, which can cost more than training.
+        """
+        self._folder, self._locks, self._keeps_rewards = folder, locks, keeps_rewards
+        self._hashes_rewards = hashes_rewards
+        self._checkpoints = Checkpoints(folder.path, experiment.run.checkpoint_every, runs)
+        self._ledger = Ledger(folder.ledger)
+        self._settled = self._ledger.head
+        self._first: ledger.Entry | None = None
+        if folder.resume:
+            self._hold()
+            self._first = begun(folder.path, experiment)
+
+    def _hold(self) -> None:
+        if self._locks is not None:
+            self._locks.enter_context(locked(self._folder.path))
+
+    @property
+    def contributions(self) -> Tensor | None:
+        """Return what everybody brings, where that was measured before the run was interrupted."""
+        return None if self._first is None else torch.tensor(self._first["contributions"], dtype=torch.float64)
+
+    @property
+    def head(self) -> str:
+        """Return the hash of the ledger that participants are told: by it they can prove later changes before it.
+
+        It is that of the last checkpoint. When a run goes on from there, real clients may answer otherwise than before,
+        and what was written after it may differ: nobody shall take that for forgery. The disk has it before it is told.
+        """
+        self._folder.sync()
+        return self._settled if self._checkpoints.any else self._ledger.head
+
+    def begin(self, prepared: Prepared, settings: str, facts: dict[str, Any]) -> Past:
+        """Begin the run, or see where it goes on."""
+        self._prepared, self._start = prepared, ledger_entries.of_start(prepared, settings, facts)
+        if self._first is not None:
+            refuse_other(self._folder.path, self._first, self._start)
+            # whoever was told its hash shall find it again, wherever the run goes on
+            self._start = {key: value for key, value in self._first.items() if key not in CHAIN}
+            self._folder.tidy()
+            if is_finished(self._folder.path):
+                return self._ended()
+            found = checkpoint.latest(self._folder.path)
+            if found is not None:
+                return self._go_on(found, facts)
+            self._folder.begin_again(facts, ledger.line_of(self._first))
+            self._ledger.go_on([self._first])
+        else:
+            if not self._folder.resume:
+                self._hold()
+                refuse_earlier(self._folder.path, FILES, self._folder.overwrite)  # another may have been faster
+            self._folder.begin(settings, facts)
+            self._ledger = Ledger(self._folder.ledger)
+            self._ledger.add(self._start)
+        self._settled = self._ledger.head
+        return Past()
+
+    def _go_on(self, found: TensorFile, facts: dict[str, Any]) -> Past:
+        """Return to a checkpoint: what came after it is cut off, to be written once more."""
+        if found.facts.get("start") != self._start:
+            raise RunError(
+                f"{found.path} is the checkpoint of another run: delete it, or begin anew in another folder."
+            )
+        method, server = self._prepared.experiment.method, self._prepared.server
+        position = found.value((Position, method.start(server)), server.initial.device)
+        self._folder.history.cut(found.facts["history"])
+        self._folder.ledger.cut(found.facts["ledger"])
+        self._ledger.go_on(ledger.verified(self._folder.ledger.path))
+        self._settled = self._ledger.head
+        note_resumption(self._folder.path, position.t, facts)
+        return Past(self._records(), position)
+
+    def _ended(self) -> Past:
+        """Return what a run ended with."""
+        self._checkpoints.remove()  # the process may have been killed before it did
+        path = self._folder.path / REWARDS
+        if not path.exists():
+            raise RunError(
+                f"{self._folder.path} holds a finished run whose models were not kept (comparisons and sweeps keep "
+                "none): there is nothing to go on with; 'cofair report' shows it."
+            )
+        audit = agreed(self._folder.path)
+        delivered = TensorFile(path).value(Delivered, self._prepared.server.initial.device)
+        later = [value for entry in audit.entries if "joined" in entry for value in entry["joined"]["contributions"]]
+        brought = torch.tensor([*audit.entries[0]["contributions"], *later], dtype=torch.float64)
+        return Past(self._records(), None, delivered, brought)
+
+    def _records(self) -> list[Record]:
+        path = self._folder.history.path
+        return read_history(path) if path.exists() else []
+
+    def joined(self, prepared: Prepared, t: int) -> None:
+        """Write who has joined before round t, after all others."""
+        before, self._prepared = self._prepared.server.clients, prepared
+        self._ledger.add({"round": t - 1, "joined": known_of(prepared, before)})
+        self.tell_clients(prepared, t)
+
+    def tell_clients(self, prepared: Prepared, t: int | None = None) -> None:
+        """Write into run.json who takes part; those who are new there have joined before round t."""
+        self._prepared = prepared
+        note_clients(self._folder.path, known_of(prepared), t)
+
+    def tested(self, tested: Tested, *, announced: bool = False) -> None:
+        """Write a tested round to the ledger and to the history; where it is announced next, the disk has it first.
+
+        The ledger comes first, so that a history never shows what no ledger says.
+        """
+        self._ledger.add(
+            ledger_entries.of_round(tested, hashes_rewards=self._hashes_rewards, keeps_rewards=self._keeps_rewards)
+        )
+        if announced:
+            self._folder.ledger.sync()
+        self._folder.record(tested.record)
+        if announced:
+            self._folder.history.sync()
+
+    def keep(self, position: Position) -> None:
+        """Write a checkpoint where it is time for one."""
+        if position.t == 1 and self._checkpoints.any:
+            shelf = Shelf()
+            tensor_file.encode(position, shelf)  # what cannot be stored is told now, not after hours
+            self._checkpoints.expect(sum(tensor.nbytes for tensor in shelf.tensors.values()))
+        if self._checkpoints.due(position):
+            marks = {"history": self._folder.history.mark(), "ledger": self._folder.ledger.mark()}
+            self._checkpoints.write({"start": self._start, **marks}, position)
+            self._settled = self._ledger.head
+
+    def finish(self, summary: dict[str, Any], delivered: Delivered | None = None) -> None:
+        """Write the summary of a complete run and, where they are kept, its models; the disk has all else first."""
+        self._folder.sync()
+        if self._keeps_rewards and delivered is not None:
+            path = self._folder.path / REWARDS
+            with told(self._folder.path):
+                temporary = path.with_name(f".{REWARDS}.tmp")
+                tensor_file.write(temporary, {"round": self._prepared.server.rounds}, delivered)
+                temporary.replace(path)
+                settle(self._folder.path)
+        self._folder.finish({**summary, "ledger": self._ledger.head})
+        self._checkpoints.remove()

@@ -1,0 +1,39 @@
+"""One writer a folder: a lock of the operating system, which goes with the process however that ends."""
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cofair.errors import RunError
+from cofair.storage.folder import make_folder, told
+
+LOCK = ".lock"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Make a folder if there is none, and hold it alone; a second holder is refused."""
+    with told(path):
+        make_folder(path)
+        handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _hold(handle, path)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _hold(handle: int, path: Path) -> None:
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise RunError(f"Another run is writing to {path}: wait until it ends, or name another folder.") from None
+        # some network disks know no locks: better a run without one than none

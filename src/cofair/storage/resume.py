@@ -1,0 +1,147 @@
+"""What an earlier process left in a run folder, and whether it is the run that is to go on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cofair
+from cofair.config.experiment import Experiment
+from cofair.errors import RunError, UsageError
+from cofair.results.result import Outcome
+from cofair.storage import ledger
+from cofair.storage.audit import check_entries
+from cofair.storage.fingerprint import difference
+from cofair.storage.folder import CHECKPOINT, PREVIOUS, write_whole
+from cofair.storage.reader import outcome_of, read_facts, read_records
+
+_ANEW = "name another folder, or delete this one to begin anew"
+_OTHER = {
+    "experiment": "another experiment",
+    "federation": "another federation: its data, or how it is spread, differ",
+    "model": "another model to start from",
+    "clients": "clients of other names",
+    "contributions": "other contributions",
+}
+
+
+def begun(path: Path, experiment: Experiment) -> ledger.Entry | None:
+    """Return the first entry of a folder's ledger, None where no run was begun; refuse another experiment's."""
+    if not (path / "experiment.toml").exists() and not (path / "ledger.jsonl").exists():
+        return None
+    differs = difference(_text(path / "experiment.toml"), experiment, but_given=True)
+    if differs is not None:
+        raise UsageError(f"{path} holds a run of another experiment ({differs}): {_ANEW}.")
+    if not (path / "ledger.jsonl").exists():
+        if any((path / name).exists() for name in (CHECKPOINT, PREVIOUS, "history.jsonl", "summary.json")):
+            raise RunError(f"{path / 'ledger.jsonl'} is missing, so that the run there cannot go on: {_ANEW}.")
+        return None
+    found = ledger.read(path / "ledger.jsonl")
+    if found.fault is not None:
+        raise RunError(found.fault)
+    if not found.entries:
+        return None
+    version = found.entries[0].get("version")
+    if version != cofair.__version__:
+        raise RunError(
+            f"{path} was begun by cofair {version} and cannot go on under cofair {cofair.__version__}, "
+            f"which may compute something else: {_ANEW}."
+        )
+    check_entries(path / "ledger.jsonl", found.entries)
+    return found.entries[0]
+
+
+def refuse_other(path: Path, there: ledger.Entry, here: ledger.Entry) -> None:
+    """Refuse to go on with a run of something else than this one."""
+    for key, what in _OTHER.items():
+        if there.get(key) != here[key]:
+            raise UsageError(f"{path} holds a run of {what}: {_ANEW}.")
+
+
+def is_finished(path: Path) -> bool:
+    """Tell whether the run of a folder came to its end."""
+    try:
+        return bool(json.loads((path / "summary.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def same_finished(path: Path, experiment: Experiment) -> bool:
+    """Tell whether a folder holds a finished run of the very same experiment."""
+    return is_finished(path) and _same(path, experiment)
+
+
+def same_begun(path: Path, experiment: Experiment) -> bool:
+    """Tell whether a folder holds a run of the very same experiment that was begun."""
+    return (path / "ledger.jsonl").exists() and _same(path, experiment)
+
+
+def holds_other(path: Path, experiment: Experiment) -> bool:
+    """Tell whether a folder holds a run of another experiment, finished or not, that would be lost."""
+    if experiment.method.unwritten():
+        return False
+    try:
+        return difference((path / "experiment.toml").read_text(encoding="utf-8"), experiment) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def _same(path: Path, experiment: Experiment) -> bool:
+    if experiment.method.unwritten():  # the file cannot tell; the ledger can, once contributions are measured
+        return False
+    try:
+        return difference((path / "experiment.toml").read_text(encoding="utf-8"), experiment) is None
+    except (OSError, ValueError):
+        return False
+
+
+def finished_outcome(path: Path, experiment: Experiment) -> Outcome | None:
+    """Return what a finished run of this experiment measured, or None where there is none."""
+    if not same_finished(path, experiment):
+        return None
+    facts = read_facts(path)
+    records = read_records(path, facts)
+    if not records or not records[-1].last:
+        raise RunError(f"The history of {path} is damaged: the run there is finished, but its last rounds are missing.")
+    return outcome_of(experiment.method.name, facts, records)
+
+
+def note_resumption(path: Path, t: int, facts: dict[str, Any]) -> None:
+    """Note in run.json that the run went on, when, and where."""
+    known = read_facts(path)
+    again = {"round": t, "when": facts["started"], **{key: facts[key] for key in ("versions", "device", "engine")}}
+    earlier = known.get("resumed", [])
+    known["resumed"] = [*(earlier if isinstance(earlier, list) else []), again]
+    write_whole(path / "run.json", json.dumps(known, indent=1) + "\n")
+
+
+def traffic(path: Path) -> dict[str, tuple[int, int]]:
+    """Return the bytes that travelled to and from each client, where a real federation counted them."""
+    file = path / "traffic.json"
+    if not file.exists():
+        return {}
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))
+        counted = {str(row["client"]): (int(row["bytes_down"]), int(row["bytes_up"])) for row in rows}
+        if not all(0 <= number < 2**63 for both in counted.values() for number in both):
+            raise ValueError("no numbers of bytes")
+        return counted
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        raise RunError(f"{file} is damaged: delete it, and bytes are counted anew.") from None
+
+
+def note_clients(path: Path, clients: dict[str, list[Any]], t: int | None) -> None:
+    """Note in run.json who takes part; who was not named there joined before round t."""
+    known = read_facts(path)
+    joined = {name: since for name, since in known.get("joined", {}).items() if name in clients["clients"]}
+    joined |= {name: t for name in clients["clients"] if t is not None and name not in known["clients"]}
+    known |= {**clients, "joined": joined}
+    write_whole(path / "run.json", json.dumps(known, indent=1) + "\n")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"Cannot read {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise RunError(f"{path} is damaged.") from None

@@ -1,0 +1,1 @@
+"""Trackers: each tested round, logged with the tools that people already use."""
