@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from cofair.cli.sweep_output import grouped, paired
-from tests.test_cli import cofair  # noqa: F401 (a fixture)
+from tests.cli.test_cli import cofair  # noqa: F401 (a fixture)
 
 GRID = """
 [federation]

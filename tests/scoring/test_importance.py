@@ -15,7 +15,7 @@ from cofair.scoring import scorer
 from cofair.scoring.importance import TRANSFORMS, by_removal, taylor, transform
 from cofair.scoring.scorer import Scorer
 from tests.conftest import small_federation
-from tests.engine.test_scoring import STACKS
+from tests.scoring.test_scorer import STACKS
 
 
 def without_each(problem, base):
