@@ -9,7 +9,7 @@ from cofair.errors import UsageError, nearest
 from cofair.report import drawing, figures
 from cofair.report.entries import Entry
 from cofair.report.plots import Plot
-from cofair.storage.folder import told
+from cofair.storage.folder import explaining_write_errors
 
 KINDS = ("pdf", "png", "svg")
 
@@ -26,7 +26,7 @@ def write_figures(entries: Sequence[Entry], folder: Path, kind: str) -> list[Pat
         if not any(len(mark.x) for mark in plot.marks):
             continue
         path = folder / "figures" / f"{prefix}{plot.key}.{kind}"
-        with drawing.style(), told(path.parent):
+        with drawing.style(), explaining_write_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             drawing.draw(plot).savefig(path, format=kind, metadata=_metadata(plot, kind))
         written.append(path)

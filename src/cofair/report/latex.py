@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from cofair.report.entries import Entry, comparison
-from cofair.storage.folder import told, write_whole
+from cofair.storage.folder import explaining_write_errors, write_whole
 
 _COLUMNS = {  # quantity: heading, factor, digits
     "fairness": (r"$\gamma$", 1, 1), "max": (r"max [\%]", 100, 1), "mean": (r"mean [\%]", 100, 1),
@@ -60,7 +60,7 @@ def table(frame: pd.DataFrame, references: Collection[str] = ()) -> str:
 def write_tables(entries: Sequence[Entry], folder: Path) -> list[Path]:
     """Write table.tex to a folder, and summary.csv where a comparison has not written it already."""
     result = comparison(entries)
-    with told(folder):
+    with explaining_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "table.tex"]
     write_whole(written[0], table(result.to_frame(), [entry.label for entry in entries if entry.reference]))

@@ -18,7 +18,7 @@ from cofair.report.plots import Plot
 from cofair.report.promise_section import promises, round_by_round
 from cofair.report.statement import Standing
 from cofair.report.words import count
-from cofair.storage.folder import told, write_whole
+from cofair.storage.folder import explaining_write_errors, write_whole
 
 MISSING = "The report needs plotly: pip install 'cofair[report]'."
 
@@ -175,7 +175,7 @@ def _whole(title: str, body: Html, values: dict[str, Any]) -> str:
 def _write(text: str, path: Path) -> Path:
     if path.is_dir():
         raise UsageError(f"{path} is a folder: name a file for the report.")
-    with told(path.parent):
+    with explaining_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)
     return path

@@ -12,7 +12,7 @@ from typing import Any
 from cofair.errors import RunError
 from cofair.runs.state import Position
 from cofair.storage import tensor_file
-from cofair.storage.folder import CHECKPOINT, PREVIOUS, settle, told
+from cofair.storage.folder import CHECKPOINT, PREVIOUS, explaining_write_errors, settle
 from cofair.storage.tensor_file import TensorFile
 
 FORMAT = 2  # of a checkpoint
@@ -50,7 +50,7 @@ class Checkpoints:
         """Write a checkpoint, whole or not at all; the one before becomes the previous one."""
         began = time.monotonic()
         path, temporary = self._folder / CHECKPOINT, self._folder / f".{CHECKPOINT}.tmp"
-        with told(self._folder):
+        with explaining_write_errors(self._folder):
             try:
                 tensor_file.write(temporary, {"format": FORMAT, "round": position.t, **facts}, position)
                 if path.exists():
@@ -65,7 +65,7 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Remove the checkpoints of a run that has come to its end."""
-        with told(self._folder):
+        with explaining_write_errors(self._folder):
             for name in (CHECKPOINT, PREVIOUS):
                 (self._folder / name).unlink(missing_ok=True)
 

@@ -17,7 +17,7 @@ from cofair.results.result import Outcome, RewardModels
 from cofair.runs.setup import set_up
 from cofair.storage import ledger
 from cofair.storage.agreement import agreed
-from cofair.storage.folder import REWARDS, told
+from cofair.storage.folder import REWARDS, explaining_write_errors
 from cofair.storage.reader import read_facts
 from cofair.storage.resume import finished_outcome
 from cofair.storage.tensor_file import TensorFile
@@ -74,7 +74,7 @@ def export(module: nn.Module, inputs: Tensor, path: Path, facts: Mapping[str, st
     module, inputs = module.cpu().eval(), inputs.cpu()
     # weights that are tied are written once a name: the module that reads them may tie them or not
     state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    with told(path.parent):
+    with explaining_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         program.unlink(missing_ok=True)  # an earlier one must not stand beside new tensors
         save_file(state, tensors, dict(facts))

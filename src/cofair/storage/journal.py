@@ -17,7 +17,7 @@ from cofair.runs.state import Position
 from cofair.storage import checkpoint, ledger, ledger_entries, tensor_file
 from cofair.storage.agreement import agreed
 from cofair.storage.checkpoint import Checkpoints
-from cofair.storage.folder import FILES, REWARDS, RunFolder, refuse_earlier, settle, told
+from cofair.storage.folder import FILES, REWARDS, RunFolder, explaining_write_errors, refuse_earlier, settle
 from cofair.storage.history import Record, read_history
 from cofair.storage.ledger import Ledger
 from cofair.storage.ledger_entries import CHAIN, known_of
@@ -186,7 +186,7 @@ class Journal:
         self._folder.sync()
         if self._keeps_rewards and delivered is not None:
             path = self._folder.path / REWARDS
-            with told(self._folder.path):
+            with explaining_write_errors(self._folder.path):
                 temporary = path.with_name(f".{REWARDS}.tmp")
                 tensor_file.write(temporary, {"round": self._prepared.server.rounds}, delivered)
                 temporary.replace(path)
