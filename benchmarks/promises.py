@@ -21,8 +21,8 @@ import numpy as np
 
 from cofair import metrics
 from cofair.report.entries import Run, read_run
+from cofair.results.record import Record
 from cofair.results.table_cells import LAST_ROUNDS, Cell
-from cofair.storage.history import Record
 
 WITHIN = 1.5  # points that a promise may be missed by
 FAIR = 95  # γ from which on a method's mean reward is compared

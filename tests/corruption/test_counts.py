@@ -12,7 +12,7 @@ from cofair.config.experiment import Experiment
 from cofair.errors import CofairError
 from cofair.report import page
 from cofair.report.entries import read_entries
-from cofair.runs.compare import Comparison
+from cofair.results.comparison import Comparison
 from cofair.runs.run import run_experiment
 from cofair.storage import export
 from cofair.storage.folder import RunFolder

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from cofair.report.entries import Entry, Run
+from cofair.results.record import Record
 from cofair.results.result import Outcome
-from cofair.storage.history import Record
 
 
 def made_run(

@@ -7,8 +7,8 @@ import pytest
 from cofair.report import figures, over_rounds
 from cofair.report.entries import Entry, Run
 from cofair.report.plots import Band, Bars, Heat, Lines, Points
+from cofair.results.record import Record
 from cofair.results.result import Outcome
-from cofair.storage.history import Record
 from tests.report.made import made_entry, made_run
 
 

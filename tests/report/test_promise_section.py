@@ -10,8 +10,8 @@ from cofair.report.entries import entry_of, read_entries
 from cofair.report.plots import Lines
 from cofair.report.promise_section import misses_over_rounds, promises, round_by_round, told
 from cofair.report.statement import Standing
+from cofair.results.record import Record
 from cofair.runs.run import run_experiment
-from cofair.storage.history import Record
 from tests.storage.test_resume import carried_out, experiment_of
 
 

@@ -8,9 +8,9 @@ from cofair.config.experiment import Experiment
 from cofair.errors import UsageError
 from cofair.report.entries import Entry, Run, entry_of
 from cofair.report.statement import Standing, largest_changes
+from cofair.results.record import Record
 from cofair.results.result import Outcome
 from cofair.runs.run import run_experiment
-from cofair.storage.history import Record
 
 
 def standing(brought, got, *, reputations=None, method="fedsac", measure="standalone", given=(), names=None):

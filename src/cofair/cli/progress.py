@@ -9,9 +9,9 @@ from typing import TypeVar
 from rich import progress as rich_progress
 from rich.console import Console
 
-from cofair.runs.run import Listener, Notes
+from cofair.results.record import Listener, Record
+from cofair.runs.run import Notes
 from cofair.runs.sweep import Job, Told
-from cofair.storage.history import Record
 from cofair.tracking.base import Tracking
 
 Item = TypeVar("Item")

@@ -25,11 +25,11 @@ from cofair.flower.newcomers import NEEDS_NO_TRAINING, Newcomers
 from cofair.flower.remote_federation import Member, RemoteFederation, read_members, write_members
 from cofair.flower.traffic import Traffic
 from cofair.flower.upload_collector import largest_upload
+from cofair.results.record import Listener, Record
 from cofair.results.result import Result
-from cofair.runs.run import Listener, carry_out
+from cofair.runs.run import carry_out
 from cofair.runs.setup import Model, Prepared, measure_contributions, set_up
 from cofair.storage.folder import RunFolder
-from cofair.storage.history import Record
 from cofair.storage.journal import Journal, opened
 
 LOG = logging.getLogger("flwr.cofair")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cofair.errors import RunError, UsageError
+from cofair.results.comparison import Comparison
 from cofair.results.result import Outcome
 from cofair.results.table_cells import LAST_ROUNDS
-from cofair.runs.compare import Comparison
 from cofair.storage.agreement import Audit, examined
 from cofair.storage.audit import has_ledger
 from cofair.storage.reader import outcome_of, read_facts, read_records, read_tables

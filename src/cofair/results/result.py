@@ -15,8 +15,8 @@ from cofair import metrics
 from cofair.engine.problem import Problem
 from cofair.engine.protocol import Delivered
 from cofair.results import notebook, table_cells
+from cofair.results.record import Record
 from cofair.results.table_cells import Cell
-from cofair.storage.history import Record
 
 
 @dataclass(frozen=True, repr=False)

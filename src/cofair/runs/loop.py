@@ -14,12 +14,12 @@ from cofair.engine.protocol import ClientStates, Delivered, Rewards, Uploads
 from cofair.engine.work import STAYS
 from cofair.errors import RunError
 from cofair.methods import Method
+from cofair.results.record import Record
 from cofair.rounds.client_status import Standing
 from cofair.rounds.participation import came_to_nothing
 from cofair.runs.setup import Prepared
 from cofair.runs.state import Position, Stopwatch, Tally
 from cofair.scoring.scorer import Scorer
-from cofair.storage.history import Record
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,14 @@ from cofair.engine import choose
 from cofair.engine.losses import Loss
 from cofair.errors import UsageError
 from cofair.methods import Method
+from cofair.results.record import Listener, Record
 from cofair.results.result import Outcome, Result, RewardModels
 from cofair.runs.loop import driven
 from cofair.runs.setup import Model, Prepared, prepare
 from cofair.storage.folder import FORMAT, RunFolder, versions
-from cofair.storage.history import Record
 from cofair.storage.journal import Journal, Past, opened
 from cofair.storage.ledger_entries import known_of
 
-Listener = Callable[[str, int, Record | None], None]  # method, seed, tested round (None: a run is being prepared)
 Notes = Callable[[str, int, Sequence[str]], None]  # method, seed, what is to be known before the first round
 
 

@@ -25,12 +25,12 @@ from cofair.engine import choose
 from cofair.engine.lockstep import Lockstep, Request
 from cofair.engine.protocol import ClientStates, Uploads
 from cofair.errors import CofairError, RunError, UsageError
+from cofair.results.record import Record
 from cofair.results.result import Outcome
 from cofair.runs.loop import Tested, Trained, Training, going
 from cofair.runs.run import facts, outcome_of
 from cofair.runs.setup import Prepared, measure_contributions, set_up
 from cofair.storage.folder import RunFolder
-from cofair.storage.history import Record
 from cofair.storage.journal import Journal
 from cofair.storage.resume import holds_other, same_begun, same_finished
 

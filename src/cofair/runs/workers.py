@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from cofair.errors import RunError
+from cofair.results.record import Record
 from cofair.runs.sweep import Job, Told, batches, check, run_batch
-from cofair.storage.history import Record
 from cofair.storage.lock import locked
 
 _POLL = 0.5  # seconds between two looks whether a worker is still alive

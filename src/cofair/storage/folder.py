@@ -22,7 +22,7 @@ from typing import Any
 
 import cofair
 from cofair.errors import RunError, UsageError
-from cofair.storage.history import Record
+from cofair.results.record import Record
 
 _REASONS = {
     errno.ENOSPC: "the disk is full",

@@ -11,6 +11,7 @@ from torch import Tensor
 from cofair.config.experiment import Experiment
 from cofair.engine.protocol import Delivered
 from cofair.errors import RunError
+from cofair.results.record import Record
 from cofair.runs.loop import Tested
 from cofair.runs.setup import Prepared
 from cofair.runs.state import Position
@@ -18,7 +19,7 @@ from cofair.storage import checkpoint, ledger, ledger_entries, tensor_file
 from cofair.storage.agreement import agreed
 from cofair.storage.checkpoint import Checkpoints
 from cofair.storage.folder import FILES, REWARDS, RunFolder, explaining_write_errors, refuse_earlier, settle
-from cofair.storage.history import Record, read_history
+from cofair.storage.history import read_history
 from cofair.storage.ledger import Ledger
 from cofair.storage.ledger_entries import CHAIN, known_of
 from cofair.storage.lock import locked

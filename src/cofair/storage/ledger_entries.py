@@ -10,11 +10,11 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from cofair.results.record import Record
 from cofair.runs.loop import Tested
 from cofair.runs.setup import Prepared
 from cofair.storage import ledger
 from cofair.storage.fingerprint import fingerprint
-from cofair.storage.history import Record
 from cofair.storage.ledger import Entry
 
 # of run.json: what a report says of a run beside its clients
