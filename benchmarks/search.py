@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cofair import metrics
-from cofair.report.entries import read_run
+from cofair.report.reported_runs import read_run
 from cofair.reproduce.paper_numbers import Number
 from cofair.reproduce.paper_tables import chosen, experiment, table
 from cofair.results.record import Record

@@ -204,8 +204,8 @@ def sweep(
     jobs = [Job(point.experiment, out / point.name) for point in points]
     refuse_earlier(out, ("summary.csv", *[job.folder.name for job in jobs]), resume, "--resume goes on with them")
     left = unfinished(jobs)
-    with sweep_progress(len(left)) as told:
-        run_jobs(left, told, workers=workers, load=load or ())
+    with sweep_progress(len(left)) as listener:
+        run_jobs(left, listener, workers=workers, load=load or ())
     sweep_output.print_sweep(points, jobs, rule, out, as_json=as_json)
     all_done(jobs)
 

@@ -52,11 +52,11 @@ def run_progress(rounds: int, runs: int = 1) -> Iterator[Listener]:
 
 def notes_once() -> Notes:
     """Return what prints a method's notes, those of its first seed."""
-    told: set[str] = set()
+    printed: set[str] = set()
 
     def tell(method: str, seed: int, notes: Sequence[str]) -> None:
-        if method not in told:
-            told.add(method)
+        if method not in printed:
+            printed.add(method)
             print(f"{method}, seed {seed}: {' '.join(notes)}", file=sys.stderr)
 
     return tell

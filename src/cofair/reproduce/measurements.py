@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cofair.report.entries import read_run
+from cofair.report.reported_runs import read_run
 from cofair.reproduce.paper_numbers import Number
-from cofair.reproduce.paper_tables import Table, behind, experiment
+from cofair.reproduce.paper_tables import PublishedTable, behind, experiment
 from cofair.results.result import Outcome
 from cofair.runs.sweep import Job, unfinished
 
@@ -65,7 +65,7 @@ def job(paper: str, cell: Number, seed: int, out: Path, changes: Sequence[str]) 
     return Job(experiment(paper, cell, seed, changes), out / paper / name)
 
 
-def jobs(table: Table, seeds: Sequence[int], out: Path, changes: Sequence[str]) -> list[Job]:
+def jobs(table: PublishedTable, seeds: Sequence[int], out: Path, changes: Sequence[str]) -> list[Job]:
     """Return every run behind a table, once each."""
     found = {
         own.folder: own
@@ -76,7 +76,9 @@ def jobs(table: Table, seeds: Sequence[int], out: Path, changes: Sequence[str]) 
     return list(found.values())
 
 
-def lines(table: Table, seeds: Sequence[int], out: Path, changes: Sequence[str], rules: Sequence[str]) -> list[Line]:
+def lines(
+    table: PublishedTable, seeds: Sequence[int], out: Path, changes: Sequence[str], rules: Sequence[str]
+) -> list[Line]:
     """Return the table with what is finished of it."""
     done: dict[Path, Outcome | None] = {}
     for own in jobs(table, seeds, out, changes):

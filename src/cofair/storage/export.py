@@ -13,7 +13,7 @@ from cofair.config.experiment import Experiment, read_file
 from cofair.data.datasets import catalogue
 from cofair.engine.protocol import Delivered
 from cofair.errors import RunError, UsageError, nearest
-from cofair.results.result import Outcome, RewardModels
+from cofair.results.result import Outcome, Result, RewardModels
 from cofair.runs.setup import set_up
 from cofair.storage import ledger
 from cofair.storage.agreement import agreed
@@ -39,7 +39,7 @@ def from_folder(folder: Path, client: str, path: Path) -> tuple[Path, Path]:
         raise RunError(f"The run in {folder} has not come to its end: 'cofair run' goes on with it (--resume).")
     if not (folder / REWARDS).exists():
         raise RunError(f"{folder} holds no models: 'cofair run' keeps them, comparisons and sweeps do not.")
-    i = number_of(client, outcome.names)
+    i = _number_of(client, outcome.names)
     entries = agreed(folder).entries
     problem = set_up(experiment.with_run(device="cpu")).problem
     delivered = TensorFile(folder / REWARDS).value(Delivered, torch.device("cpu"))
@@ -51,11 +51,17 @@ def from_folder(folder: Path, client: str, path: Path) -> tuple[Path, Path]:
         raise RunError(
             f"The reward of client {client!r} in {folder / REWARDS} is not the one whose hash the ledger has."
         )
-    facts = {**facts_about(outcome, i), "inputs": _inputs(experiment), "sha256_in_ledger": digest}
+    facts = {**_facts_about(outcome, i), "inputs": _inputs(experiment), "sha256_in_ledger": digest}
     return export(RewardModels(delivered, problem)[i], problem.federation.test.x[:2], path, facts)
 
 
-def facts_about(outcome: Outcome, i: int) -> dict[str, str]:
+def export_reward(result: Result, client: str | int, path: str | Path) -> tuple[Path, Path]:
+    """Write a client's reward of a run in memory; return where it is."""
+    i = _number_of(client, result.names)
+    return export(result.rewards[i], result.rewards.inputs, Path(path), _facts_about(result, i))
+
+
+def _facts_about(outcome: Outcome, i: int) -> dict[str, str]:
     """Return what is written beside a client's tensors."""
     last = outcome.history[-1]
     return {
@@ -83,7 +89,7 @@ def export(module: nn.Module, inputs: Tensor, path: Path, facts: Mapping[str, st
     return tensors, program
 
 
-def number_of(client: str | int, names: Sequence[str]) -> int:
+def _number_of(client: str | int, names: Sequence[str]) -> int:
     """Return the number of a client that is named, or numbered."""
     if isinstance(client, str):
         if client not in names:
