@@ -223,13 +223,13 @@ def _clients(console: Console, outcomes: Sequence[Sequence[Outcome]], experiment
     left = list(outcomes)
     while left:
         count = len(left)
-        while count > 1 and narrowest(console, _block(left[:count], experiment)) > console.width:
+        while count > 1 and narrowest(console, _block(left[:count])) > console.width:
             count -= 1
-        print_table(console, _block(left[:count], experiment))
+        print_table(console, _block(left[:count]))
         left = left[count:]
 
 
-def _block(outcomes: Sequence[Sequence[Outcome]], experiment: Experiment) -> Table:
+def _block(outcomes: Sequence[Sequence[Outcome]]) -> Table:
     seeds = outcomes[0]
     table = new_table()
     table.add_column("client", no_wrap=True)
@@ -237,7 +237,7 @@ def _block(outcomes: Sequence[Sequence[Outcome]], experiment: Experiment) -> Tab
         table.add_column(column, justify="right", no_wrap=True)
     samples = np.mean([outcome.sizes for outcome in seeds], axis=0)
     brought = np.mean([outcome.contributions for outcome in seeds], axis=0)
-    accuracy = experiment.contribution.measure == "standalone"  # others are no accuracies
+    accuracy = seeds[0].contributions_are_accuracies
     got = [100 * np.mean([outcome.accuracies for outcome in own], axis=0) for own in outcomes]
     for i, name in enumerate(seeds[0].names):
         own = f"{100 * brought[i]:.1f}" if accuracy else f"{brought[i]:.3g}"

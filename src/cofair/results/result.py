@@ -32,6 +32,7 @@ class Outcome:
     sizes: tuple[int, ...]
     contributions: tuple[float, ...]
     history: tuple[Record, ...]
+    contributions_are_accuracies: bool = field(default=False, kw_only=True)  # that clients reach alone
 
     def __post_init__(self) -> None:
         """Leave gaps where a client had not joined yet."""

@@ -14,7 +14,7 @@ from cofair.engine.protocol import ClientStates, Delivered, Rewards, Uploads
 from cofair.engine.work import STAYS
 from cofair.errors import RunError
 from cofair.methods import Method
-from cofair.results.record import Record
+from cofair.results.record import Brought, Record
 from cofair.rounds.client_status import Standing
 from cofair.rounds.participation import came_to_nothing
 from cofair.runs.setup import Prepared
@@ -135,6 +135,7 @@ def going(
                 promised=None if delivered.promised is None else _list(delivered.promised),
                 validated=None if delivered.validated is None else _list(delivered.validated),
                 contributions=None if standing.as_brought else _list(standing.contributions),
+                brought=Brought(tuple(_list(standing.brought)), prepared.contributions_are_accuracies),
             )
             yield Tested(record, delivered, tally, standing.contributions, prepared)
             tally = tally.tested()

@@ -15,6 +15,7 @@ from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.engine.work import STAYS
 from cofair.errors import UsageError
 from cofair.methods import Server
+from cofair.results.record import are_accuracies
 from cofair.rounds import upload_checks
 from cofair.rounds.attacks import Attack
 from cofair.rounds.client_status import Standing
@@ -37,6 +38,11 @@ class Prepared:
     participation: Participation
     attack: Attack | None = None
     arrivals: "Arrivals | None" = None
+
+    @property
+    def contributions_are_accuracies(self) -> bool:
+        """Tell whether contributions are accuracies that clients reach alone."""
+        return are_accuracies(self.experiment.contribution.measure, self.given)
 
     def handed(self, rewards: Rewards, standing: Standing, t: int) -> Rewards:
         """Return a method's rewards, handed only to who takes part in the round and was not removed."""

@@ -140,6 +140,7 @@ def outcome_of(experiment: Experiment, prepared: Prepared, records: Sequence[Rec
         tuple(federation.sizes.tolist()),
         tuple(prepared.server.contributions.tolist()),
         tuple(records),
+        contributions_are_accuracies=prepared.contributions_are_accuracies,
     )
 
 

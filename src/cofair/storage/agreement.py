@@ -191,11 +191,11 @@ class _Folder:
         """Compare a summary with what follows from the other files, which were compared before."""
         if not self._finished:
             return
-        summary, method = reader.read_json(self.path / SUMMARY), reader.read_tables(self.path).get("method")
-        if not records or not isinstance(method, dict):
+        summary, tables = reader.read_json(self.path / SUMMARY), reader.read_tables(self.path)
+        if not records or not all(isinstance(tables.get(name), dict) for name in ("method", "contribution")):
             yield f"{SUMMARY} is of a run without a tested round or method"
             return
-        computed = reader.outcome_of(str(method.get("name")), facts, records).summary()
+        computed = reader.outcome_of(tables, facts, records).summary()
         for key, value in computed.items():
             if key in ("cells", "fairness_interval") and self._start.get("version") != cofair.__version__:
                 continue  # another version may compute them otherwise
