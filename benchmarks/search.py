@@ -19,12 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cofair import metrics
-from cofair.report.entries import read_run
+from cofair.report.reported_runs import read_run
 from cofair.reproduce.paper_numbers import Number
 from cofair.reproduce.paper_tables import chosen, experiment, table
+from cofair.results.record import Record
 from cofair.runs.sweep import Job, unfinished
 from cofair.runs.workers import run_jobs
-from cofair.storage.history import Record
 
 SEED = 100  # of no table
 LAST = 10

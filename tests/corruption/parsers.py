@@ -21,8 +21,8 @@ from cofair.data import datasets
 from cofair.engine.protocol import Delivered
 from cofair.errors import UsageError
 from cofair.report import page
-from cofair.report.entries import read_entries
 from cofair.report.ledger_section import CELLS, read_statement
+from cofair.report.reported_runs import read_methods
 from cofair.runs.setup import prepare
 from cofair.runs.state import Position
 from cofair.storage import checkpoint, tensor_file
@@ -189,7 +189,7 @@ def _resumed(folder: Path) -> None:
 
 def _reported(folder: Path) -> None:
     """Read a folder and write all that a report shows, and the statement of a client."""
-    entries = read_entries([folder])
+    entries = read_methods([folder])
     page.document(entries).encode()
     for entry in entries:
         page.client_document(entry, entry.runs[0].outcome.names[-1]).encode()

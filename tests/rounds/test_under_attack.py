@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cofair.config.experiment import Experiment
-from cofair.report.entries import read_run
+from cofair.report.reported_runs import read_run
 from cofair.runs.loop import driven
 from cofair.runs.run import run_experiment
 from cofair.runs.sweep import run_batch

@@ -10,7 +10,7 @@ from cofair.config.grid import read_grid
 from cofair.engine.lockstep import Lockstep
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.errors import CofairError, UsageError
-from cofair.report.entries import read_run
+from cofair.report.reported_runs import read_run
 from cofair.runs import sweep
 from cofair.runs.run import run_experiment
 from cofair.runs.sweep import Job, batches, check, run_batch, unfinished

@@ -10,7 +10,7 @@ import torch
 from cofair.data.federation import Federation
 from cofair.models import build
 from cofair.report import page
-from cofair.report.entries import read_entries
+from cofair.report.reported_runs import read_methods
 from cofair.runs.run import carry_out
 from cofair.runs.setup import prepare
 from cofair.storage.agreement import agreed, examined
@@ -36,7 +36,7 @@ def test_a_run_killed_between_the_two_files_has_one_entry_more(interrupted, tmp_
     run = shutil.copytree(interrupted, tmp_path / "run")
     lines_of(run / "history.jsonl", lambda lines: lines[:-1])
     assert agreed(run).remarks == ("round 11 stands in the ledger only, because the run was interrupted there",)
-    assert "round 11 stands in the ledger only" in page.document(read_entries([run]))
+    assert "round 11 stands in the ledger only" in page.document(read_methods([run]))
     lines_of(run / "history.jsonl", lambda lines: lines[:-1])
     assert "round 10 of the ledger is missing in history.jsonl (the run is not finished: --res" in examined(run).fault
 
@@ -111,7 +111,7 @@ def joined(tmp_path_factory):
 def test_who_joined_stands_in_the_ledger_and_in_the_folder_alike(joined):
     assert json.loads((joined / "run.json").read_text())["joined"] == {"3": JOINS}
     assert agreed(joined).remarks == ()
-    assert "says what this page says" in page.document(read_entries([joined]))
+    assert "says what this page says" in page.document(read_methods([joined]))
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,10 @@ def compare(
     from cofair.cli.progress import notes_once, run_progress, tell_tracking
     from cofair.methods import get
     from cofair.methods import names as all_methods
+    from cofair.results.record import together
     from cofair.results.table_cells import RULES
     from cofair.runs.compare import compare as run_comparison
-    from cofair.tracking.base import together, tracked
+    from cofair.tracking.base import tracked
 
     _load_methods(load)
     if rule not in RULES:
@@ -114,9 +115,10 @@ def run(
     """Run one experiment and print who brought what and who got what."""
     from cofair.cli import report_output, table_output
     from cofair.cli.progress import notes_once, run_progress, tell_tracking
+    from cofair.results.record import together
     from cofair.runs.run import run_experiment
     from cofair.storage.folder import RunFolder
-    from cofair.tracking.base import together, tracked
+    from cofair.tracking.base import tracked
 
     _load_methods(load)
     chosen = _experiment(experiment, {"run.device": device}, change)
@@ -202,8 +204,8 @@ def sweep(
     jobs = [Job(point.experiment, out / point.name) for point in points]
     refuse_earlier(out, ("summary.csv", *[job.folder.name for job in jobs]), resume, "--resume goes on with them")
     left = unfinished(jobs)
-    with sweep_progress(len(left)) as told:
-        run_jobs(left, told, workers=workers, load=load or ())
+    with sweep_progress(len(left)) as listener:
+        run_jobs(left, listener, workers=workers, load=load or ())
     sweep_output.print_sweep(points, jobs, rule, out, as_json=as_json)
     all_done(jobs)
 

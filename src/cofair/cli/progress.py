@@ -9,9 +9,9 @@ from typing import TypeVar
 from rich import progress as rich_progress
 from rich.console import Console
 
-from cofair.runs.run import Listener, Notes
+from cofair.results.record import Listener, Record
+from cofair.runs.run import Notes
 from cofair.runs.sweep import Job, Told
-from cofair.storage.history import Record
 from cofair.tracking.base import Tracking
 
 Item = TypeVar("Item")
@@ -52,11 +52,11 @@ def run_progress(rounds: int, runs: int = 1) -> Iterator[Listener]:
 
 def notes_once() -> Notes:
     """Return what prints a method's notes, those of its first seed."""
-    told: set[str] = set()
+    printed: set[str] = set()
 
     def tell(method: str, seed: int, notes: Sequence[str]) -> None:
-        if method not in told:
-            told.add(method)
+        if method not in printed:
+            printed.add(method)
             print(f"{method}, seed {seed}: {' '.join(notes)}", file=sys.stderr)
 
     return tell

@@ -73,8 +73,8 @@ def reproduce(asked: Asked) -> None:
         _tell_others([job.folder for job in jobs if holds_other(job.folder, job.experiment)], asked.out)
     else:
         left, began = unfinished(jobs), time.monotonic()
-        with sweep_progress(len(left)) as told:
-            run_jobs(left, told, workers=asked.workers)
+        with sweep_progress(len(left)) as listener:
+            run_jobs(left, listener, workers=asked.workers)
         if left:
             print(f"{len(left)} runs in {time.monotonic() - began:.0f} s, {asked.workers} at a time", file=sys.stderr)
     rules = ("last", "best") if table.rule == "last" else ("best", "last")
@@ -138,8 +138,8 @@ def print_reproduction(
         gaps = [abs(line.difference(rules[0]) or 0.0) for line in done]
         print(f"{len(done)} of {len(lines)} cells measured; median gap by '{rules[0]}' {np.median(gaps):.3g}.")
     if counts := measured.reached(lines, rules[0]):
-        told = ", ".join(f"{method} {good} of {count}" for method, (good, count) in counts.items())
-        print(f"At least the published mean less one standard deviation by '{rules[0]}': {told}.")
+        reached = ", ".join(f"{method} {good} of {count}" for method, (good, count) in counts.items())
+        print(f"At least the published mean less one standard deviation by '{rules[0]}': {reached}.")
 
 
 def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from cofair.cli.console import new_table, output, print_table
 from cofair.config.grid import Point
-from cofair.report.entries import read_run
+from cofair.report.reported_runs import read_run
 from cofair.runs.sweep import Job, unfinished
 from cofair.storage.folder import write_whole
 

@@ -14,6 +14,12 @@ class Job:
     folder: Path | None = None
 
     @property
+    def path(self) -> Path:
+        """Return the folder of a job that has one."""
+        assert self.folder is not None
+        return self.folder
+
+    @property
     def name(self) -> str:
         """Return the name of the run: that of its folder, or its method and seed."""
         return self.folder.name if self.folder is not None else run_name(self.experiment)

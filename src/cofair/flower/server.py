@@ -26,12 +26,12 @@ from cofair.flower.remote_setup import RemoteSetups
 from cofair.flower.traffic import Traffic
 from cofair.flower.upload_collector import largest_upload
 from cofair.results.listener import Callback, Listener, as_listener
+from cofair.results.record import Record
 from cofair.results.result import Result
 from cofair.runs.measurement import measured
 from cofair.runs.run import Run, drive
 from cofair.runs.setup import Model, Parts, Setup, set_up
 from cofair.storage.folder import RunFolder
-from cofair.storage.history import Record
 from cofair.storage.journal import opened
 
 LOG = logging.getLogger("flwr.cofair")
@@ -80,9 +80,8 @@ def serve(
         own = _own_side(experiment, model, test, validation, loss)
         if allow is not None:
             allow(largest_upload(own.problem))
-        engine = GridEngine(
-            own.problem, grid, (), wait, Traffic(path if folder is not None and folder.resume else None)
-        )
+        traffic = Traffic(path if folder is not None and folder.resume else None)
+        engine = GridEngine(own.problem, grid, (), wait, traffic)
         given = own.given - {"federation"} if test is None else own.given | {"federation", "model"}
         remote = RemoteSetups(experiment, own, given, loss, engine, path)
         asks, classes = asked_by(experiment), own.problem.federation.classes

@@ -13,7 +13,7 @@ from cofair.engine.protocol import ClientStates
 from cofair.methods import Method, Server
 from cofair.reproduce.measurements import Line, Value
 from cofair.reproduce.paper_numbers import Number
-from cofair.reproduce.paper_tables import Table, experiment
+from cofair.reproduce.paper_tables import PublishedTable, experiment
 from cofair.runs.measurement import measured, server_of
 from cofair.runs.setup import set_up
 
@@ -25,7 +25,7 @@ Federation = tuple[list[Number], int]  # the cells that share one, and its seed
 Counted = Callable[[Sequence[Federation], str], Iterable[Federation]]
 
 
-def lines(table: Table, seeds: Sequence[int], changes: Sequence[str], counted: Counted) -> list[Line]:
+def lines(table: PublishedTable, seeds: Sequence[int], changes: Sequence[str], counted: Counted) -> list[Line]:
     """Return the published ratios and ours; its seconds are of one machine, and are left out.
 
     Methods that run on the same federation share it; `counted` shows how many federations are done.

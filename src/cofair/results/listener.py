@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from cofair.config.job import Job
+from cofair.results.record import Record
 from cofair.results.result import Outcome
-from cofair.storage.history import Record
 
 Callback = Callable[[str, int, Record | None], None]  # method, seed, tested round (None: a run is being prepared)
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cofair.engine.protocol import Delivered
 from cofair.neurons.map import NeuronMap
-from cofair.storage.history import Record
+from cofair.results.record import Record
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Runs in lockstep: one step trains the clients of all of them. They share data and model, and memory holds them all."""
+"""Runs in lockstep: one step trains the clients of all of them. They share data, model and memory."""
 
 import time
 import warnings

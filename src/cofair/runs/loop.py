@@ -11,13 +11,13 @@ from cofair import metrics
 from cofair.engine.protocol import ClientStates, Delivered, Rewards, Trained, Training, Uploads
 from cofair.engine.work import STAYS
 from cofair.errors import RunError
+from cofair.results.record import Record
 from cofair.results.tested_round import TestedRound
 from cofair.rounds import upload_checks
 from cofair.rounds.defences import defended
 from cofair.rounds.participation import came_to_nothing
 from cofair.runs import measurement
 from cofair.scoring.scorer import Scorer
-from cofair.storage.history import Record
 
 if TYPE_CHECKING:
     from cofair.runs.run import Run

@@ -16,6 +16,7 @@ from cofair.engine.problem import Problem
 from cofair.engine.protocol import ClientStates, Delivered, Trained, Training
 from cofair.methods import Server
 from cofair.results.listener import Listener
+from cofair.results.record import Record
 from cofair.results.result import Outcome, Result, RewardModels
 from cofair.results.tested_round import TestedRound
 from cofair.rounds.client_status import ClientStatus
@@ -25,7 +26,6 @@ from cofair.runs.setup import Parts, Setup, set_up
 from cofair.runs.state import RunState, Stopwatch
 from cofair.runs.tally import Tally
 from cofair.storage.folder import FORMAT, versions
-from cofair.storage.history import Record
 from cofair.storage.journal import Journal, NoJournal
 from cofair.storage.ledger_entries import known_of
 

@@ -16,10 +16,10 @@ import torch
 from cofair.config.job import Job
 from cofair.errors import CofairError, RunError, UsageError
 from cofair.results.listener import Listener
+from cofair.results.record import Record
 from cofair.results.result import Outcome
 from cofair.runs.in_turn import run_in_turn
 from cofair.runs.lockstep_batch import run_in_lockstep
-from cofair.storage.history import Record
 
 _POLL = 0.5  # seconds between two checks whether a worker is still alive
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from cofair.errors import RunError
 from cofair.storage import tensor_file
-from cofair.storage.folder import CHECKPOINT, PREVIOUS, settle, told
+from cofair.storage.folder import CHECKPOINT, PREVIOUS, explaining_write_errors, settle
 from cofair.storage.tensor_file import TensorFile
 
 FORMAT = 3  # of a checkpoint
@@ -61,7 +61,7 @@ class Checkpoints:
         """Write a checkpoint, whole or not at all; the one before becomes the previous one."""
         began = time.monotonic()
         path, temporary = self._folder / CHECKPOINT, self._folder / f".{CHECKPOINT}.tmp"
-        with told(self._folder):
+        with explaining_write_errors(self._folder):
             try:
                 tensor_file.write(temporary, {"format": FORMAT, "round": state.round, **facts}, state)
                 if path.exists():
@@ -76,7 +76,7 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Remove the checkpoints of a run that has come to its end."""
-        with told(self._folder):
+        with explaining_write_errors(self._folder):
             for name in (CHECKPOINT, PREVIOUS):
                 (self._folder / name).unlink(missing_ok=True)
 

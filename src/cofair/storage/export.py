@@ -10,10 +10,16 @@ from torch import Tensor, nn
 
 import cofair
 from cofair.errors import RunError, UsageError, nearest
-from cofair.results.result import Outcome
-from cofair.storage.folder import told
+from cofair.results.result import Outcome, Result
+from cofair.storage.folder import explaining_write_errors
 
 TENSORS, PROGRAM = ".safetensors", ".pt2"
+
+
+def export_reward(result: Result, client: str | int, path: str | Path) -> tuple[Path, Path]:
+    """Write a client's reward of a run in memory; return where it is."""
+    i = number_of(client, result.names)
+    return export(result.rewards[i], result.rewards.inputs, Path(path), facts_about(result, i))
 
 
 def facts_about(outcome: Outcome, i: int) -> dict[str, str]:
@@ -35,7 +41,7 @@ def export(module: nn.Module, inputs: Tensor, path: Path, facts: Mapping[str, st
     module, inputs = module.cpu().eval(), inputs.cpu()
     # weights that are tied are written once a name: the module that reads them may tie them or not
     state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    with told(path.parent):
+    with explaining_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         program.unlink(missing_ok=True)  # an earlier one must not stand beside new tensors
         save_file(state, tensors, dict(facts))

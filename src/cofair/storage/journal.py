@@ -13,12 +13,13 @@ from cofair.engine.problem import Problem
 from cofair.engine.protocol import Delivered
 from cofair.errors import RunError
 from cofair.methods import Server
+from cofair.results.record import Record
 from cofair.results.tested_round import TestedRound
 from cofair.storage import checkpoint, ledger, ledger_entries, tensor_file
 from cofair.storage.agreement import agreed
 from cofair.storage.checkpoint import Checkpoints, Resumable
-from cofair.storage.folder import FILES, REWARDS, RunFolder, refuse_earlier, settle, told
-from cofair.storage.history import Record, read_history
+from cofair.storage.folder import FILES, REWARDS, RunFolder, explaining_write_errors, refuse_earlier, settle
+from cofair.storage.history import read_history
 from cofair.storage.ledger import Ledger
 from cofair.storage.ledger_entries import CHAIN, known_of
 from cofair.storage.lock import locked
@@ -244,7 +245,7 @@ class FolderJournal:
         self._folder.sync()
         if self._keeps_rewards and delivered is not None:
             path = self._folder.path / REWARDS
-            with told(self._folder.path):
+            with explaining_write_errors(self._folder.path):
                 temporary = path.with_name(f".{REWARDS}.tmp")
                 tensor_file.write(temporary, {"round": self._server.rounds}, delivered)
                 temporary.replace(path)

@@ -13,10 +13,10 @@ from typing import Any
 from cofair.config.experiment import Experiment
 from cofair.engine.problem import Problem
 from cofair.methods import Server
+from cofair.results.record import Record
 from cofair.results.tested_round import TestedRound
 from cofair.storage import ledger
 from cofair.storage.fingerprint import fingerprint
-from cofair.storage.history import Record
 from cofair.storage.ledger import Entry
 
 # of run.json: what a report says of a run beside its clients
