@@ -17,7 +17,7 @@ from cofair.engine.protocol import ClientStates, Rewards, Uploads
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.errors import UsageError
-from cofair.rounds.attacks import Attack, without_attack
+from cofair.rounds.attacks import Attack
 
 _KEPT = 8  # engines, each with memory for its runs
 
@@ -65,8 +65,8 @@ class Lockstep:
         uploads, states = engine.train(plain, _joined_states(requests), requests[0].t)
         statistics = self._statistics(requests)
         return [
-            (replace(_part(uploads, part), statistics=own), _part_of_states(states, part))
-            for part, own in zip(parts, statistics, strict=True)
+            (replace(_part(uploads, part), statistics=own), _part_of_states(states, part, request.states))
+            for request, part, own in zip(requests, parts, statistics, strict=True)
         ]
 
     def _statistics(self, requests: Sequence[Request]) -> list[dict[str, Tensor]]:
@@ -103,7 +103,7 @@ class Lockstep:
 def _kind(request: Request) -> object:
     """Return what must be equal for two trainings to be one."""
     rewards, drawn = request.rewards, request.rewards.step_masks
-    remembered = tuple(sorted(without_attack(request.states).optimiser))
+    remembered = tuple(sorted(request.states.optimiser))
     return request.t, rewards.work.training, None if drawn is None else drawn.shape[1:], remembered
 
 
@@ -154,7 +154,7 @@ def _filled(parts: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | No
 
 
 def _joined_states(requests: Sequence[Request]) -> ClientStates:
-    names = without_attack(requests[0].states).optimiser
+    names = requests[0].states.optimiser
     return ClientStates({name: torch.cat([request.states.optimiser[name] for request in requests]) for name in names})
 
 
@@ -162,5 +162,5 @@ def _part(uploads: Uploads, where: slice) -> Uploads:
     return Uploads(uploads.updates[where], uploads.present[where], uploads.sizes[where])
 
 
-def _part_of_states(states: ClientStates, where: slice) -> ClientStates:
-    return ClientStates({name: values[where] for name, values in states.optimiser.items()})
+def _part_of_states(states: ClientStates, where: slice, own: ClientStates) -> ClientStates:
+    return replace(own, optimiser={name: values[where] for name, values in states.optimiser.items()})

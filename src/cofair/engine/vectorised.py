@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -176,7 +177,7 @@ class VectorisedEngine:
                 extra |= self.forward.dropout_extras(step.keys())
             given = {f"{_EXTRA}{name}": value for name, value in extra.items()}
             self.graphs.take((work.optimiser, work.clip, *masks), take, given | _inputs(step))
-        return optimiser.states() if isinstance(optimiser, Adam) else states
+        return replace(states, optimiser=optimiser.remembered()) if isinstance(optimiser, Adam) else states
 
     def _masks(self, neuron_masks: Tensor | None) -> tuple[Named, Named]:
         """Return by name what neuron masks multiply: parameters, and extras beside them."""

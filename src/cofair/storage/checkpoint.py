@@ -15,7 +15,7 @@ from cofair.storage import tensor_file
 from cofair.storage.folder import CHECKPOINT, PREVIOUS, settle, told
 from cofair.storage.tensor_file import TensorFile
 
-FORMAT = 2  # of a checkpoint
+FORMAT = 3  # of a checkpoint
 SECONDS = 10.0  # between two checkpoints by time
 SHARE = 1 / 50  # of the time, at most, goes into checkpoints by time
 RATE = 200e6  # bytes a second that are hashed and written, until that has been measured
