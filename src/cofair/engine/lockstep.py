@@ -17,7 +17,6 @@ from cofair.engine.protocol import ClientStates, Rewards, Uploads
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.errors import UsageError
-from cofair.rounds.attacks import Attack
 
 _KEPT = 8  # engines, each with memory for its runs
 
@@ -35,8 +34,8 @@ class Request:
 class Lockstep:
     """Trains what several runs ask for, those with the same work together."""
 
-    def __init__(self, problems: Sequence[Problem], attacks: Sequence[Attack | None] = ()) -> None:
-        """Join runs whose federations lie in one pool of inputs and whose models have one layout; some are attacked."""
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        """Join runs whose federations lie in one pool of inputs and whose models have one layout."""
         first = problems[0]
         for other in problems[1:]:
             if other.federation.inputs is not first.federation.inputs:
@@ -44,7 +43,6 @@ class Lockstep:
             if [entry.shape for entry in other.layout.entries] != [entry.shape for entry in first.layout.entries]:
                 raise UsageError("Runs in lockstep must have models of one shape.")
         self.problems = tuple(problems)
-        self.attacks = tuple(attacks) or (None,) * len(self.problems)
         self._engines: dict[tuple[int, ...], VectorisedEngine] = {}
 
     def train(self, requests: Sequence[Request]) -> list[tuple[Uploads, ClientStates]]:
@@ -55,8 +53,7 @@ class Lockstep:
         answers: dict[int, tuple[Uploads, ClientStates]] = {}
         for places in groups.values():
             for place, answer in zip(places, self._together([requests[p] for p in places]), strict=True):
-                asked, attack = requests[place], self.attacks[requests[place].run]
-                answers[place] = answer if attack is None else attack.act(asked.rewards, asked.states, asked.t, answer)
+                answers[place] = answer
         return [answers[place] for place in range(len(requests))]
 
     def _together(self, requests: Sequence[Request]) -> list[tuple[Uploads, ClientStates]]:

@@ -5,11 +5,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from cofair.data.client_table import schedule
 from cofair.engine.forward import Forward
 from cofair.engine.optimisers import adam_memory
 from cofair.engine.problem import Problem, first_line
 from cofair.engine.protocol import ClientStates, Rewards, Uploads, rows_of
+from cofair.engine.schedule import schedule
 from cofair.engine.statistics import empty_losses, from_batch_losses, look
 from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError

@@ -198,15 +198,24 @@ def _in_lockstep(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool, t
             waiting[len(runs) - 1] = runs[-1].go_on(None)
     if not runs:
         return
-    lockstep = Lockstep([run.prepared.problem for run in runs], [run.prepared.attack for run in runs])
+    lockstep = Lockstep([run.prepared.problem for run in runs])
     try:
         while asked := {k: training for k, training in waiting.items() if training is not None}:
             requests = [Request(k, training.rewards, training.clients, training.t) for k, training in asked.items()]
-            answers = lockstep.train(requests)
+            answers = _trained(lockstep, requests, [run.prepared for run in runs])
             waiting = {k: runs[k].go_on(answer) for k, answer in zip(asked, answers, strict=True)}
     finally:
         for run in runs:
             run.close()
+
+
+def _trained(lockstep: Lockstep, requests: Sequence[Request], runs: Sequence[Prepared]) -> list[Trained]:
+    """Return what each training gave, as the attackers of its run change it."""
+    return [
+        answer if (attack := runs[asked.run].attack) is None
+        else attack.act(asked.rewards, asked.states, asked.t, answer)
+        for asked, answer in zip(requests, lockstep.train(requests), strict=True)
+    ]  # fmt: skip
 
 
 def _prepared(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool, told: Told) -> dict[Path, Prepared]:
@@ -232,8 +241,8 @@ def _prepared(jobs: Sequence[Job], journals: Sequence[Journal], pool: Pool, told
     alone: dict[str, Uploads] = {}
     if untrained:
         asked = [Request(k, one.alone, _NOTHING, 1) for k, one in enumerate(untrained.values())]
-        lockstep = Lockstep([one.problem for one in untrained.values()], [one.attack for one in untrained.values()])
-        alone = {key: uploads for key, (uploads, _) in zip(untrained, lockstep.train(asked), strict=True)}
+        answers = _trained(Lockstep([one.problem for one in untrained.values()]), asked, list(untrained.values()))
+        alone = {key: uploads for key, (uploads, _) in zip(untrained, answers, strict=True)}
     found: dict[Path, Prepared] = {}
     for key, one in ready.items():
         try:
