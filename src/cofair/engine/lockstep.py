@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cofair.data.client_table import ClientTable
 from cofair.data.federation import Federation
 from cofair.engine.problem import Problem
 from cofair.engine.protocol import ClientStates, Rewards, Uploads
@@ -105,20 +104,9 @@ def _kind(request: Request) -> object:
 
 
 def _union(problems: Sequence[Problem]) -> Problem:
-    """Return the problem whose clients are those of all the problems."""
-    first = problems[0]
-    federations = [problem.federation for problem in problems]
-    federation = Federation.__new__(Federation)
-    federation.__dict__.update(first.federation.__dict__)
-    federation.names = tuple(f"{k}/{name}" for k, own in enumerate(federations) for name in own.names)
-    federation.rows = torch.cat([own.rows for own in federations])
-    federation.labels = torch.cat([own.labels for own in federations])
-    federation.sizes = torch.cat([own.sizes for own in federations])
-    union = replace(first, federation=federation)
-    keys = torch.cat([problem.table.keys for problem in problems])
-    table: ClientTable = federation.table(keys)
-    object.__setattr__(union, "table", table)
-    return union
+    """Return the problem whose clients are those of all the problems, each with the random key it has there."""
+    federation = Federation.concat([problem.federation for problem in problems])
+    return replace(problems[0], federation=federation, keys=torch.cat([problem.table.keys for problem in problems]))
 
 
 def _joined(rewards: Sequence[Rewards], sizes: Sequence[int]) -> Rewards:
