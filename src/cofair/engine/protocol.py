@@ -43,9 +43,10 @@ class Uploads:
 
 @dataclass(frozen=True)
 class ClientStates:
-    """What lives on the clients' side between rounds: the memory of optimisers and of attackers, by name (N, ...)."""
+    """What lives on the clients' side between rounds, by name (N, ...): the memory of optimisers and of attackers."""
 
     optimiser: dict[str, Tensor] = field(default_factory=dict)
+    attackers: dict[str, Tensor] = field(default_factory=dict)  # engines pass it on, and know nothing of it
 
 
 @dataclass(frozen=True)

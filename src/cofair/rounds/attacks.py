@@ -23,7 +23,7 @@ from cofair.settings import setting
 IDLE = ("nothing", "noise", "echo", "follow", "copy", "defect")  # attackers that never train
 ON_DATA = ("label_flip", "sybil")
 STRENGTH = {"scale": 10.0, "sybil": 3.0}  # where it is not 1
-_RECEIVED, _DIRECTION = "attack: received", "attack: direction"
+_RECEIVED, _DIRECTION = "received", "direction"  # what attackers remember
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,17 @@ class Attack:
             else:
                 forged = self._held(rewards, self._forged(rewards, states, uploads, t))
             uploads = replace(uploads, updates=torch.where(forging[:, None], forged, uploads.updates))
-        return uploads, ClientStates({**after.optimiser, **self._remembered(rewards, states, honest)})
+        return uploads, replace(after, attackers=self._remembered(rewards, states, honest))
 
     def _forged(self, rewards: Rewards, states: ClientStates, uploads: Uploads, t: int) -> Tensor:
         """Return what attackers upload (N, D); rows of the others are not read."""
         name, force, updates = self.settings.name, self.settings.force, uploads.updates
         if name == "noise":
             return self._noise(rewards, uploads, t)
-        if name == "echo" and _RECEIVED in states.optimiser:
-            return force * (_received(rewards, updates) - states.optimiser[_RECEIVED]).nan_to_num(0)
-        if name == "follow" and _DIRECTION in states.optimiser:
-            return force * states.optimiser[_DIRECTION]
+        if name == "echo" and _RECEIVED in states.attackers:
+            return force * (_received(rewards, updates) - states.attackers[_RECEIVED]).nan_to_num(0)
+        if name == "follow" and _DIRECTION in states.attackers:
+            return force * states.attackers[_DIRECTION]
         if name == "copy":
             others = uploads.present & ~self._who
             sizes = torch.where(others, uploads.sizes.to(others.device), -1)
@@ -130,7 +130,7 @@ class Attack:
 
     def _remembered(self, rewards: Rewards, states: ClientStates, uploads: Uploads) -> dict[str, Tensor]:
         """Return what attackers remember: the latest value of each parameter that they got, or the last mean update."""
-        kept = {name: value for name, value in states.optimiser.items() if name in (_RECEIVED, _DIRECTION)}
+        kept = dict(states.attackers)
         if rewards.work.phase in STAYS:
             return kept
         if self.settings.name == "echo":
@@ -159,15 +159,7 @@ class AttackedEngine:
 
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> Answer:
         """Train every participant; attackers upload what they forge."""
-        return self.attack.act(rewards, states, t, self.engine.train(rewards, without_attack(states), t))
-
-
-def without_attack(states: ClientStates) -> ClientStates:
-    """Return the clients' memory without what attackers remember, as engines know it."""
-    if not {_RECEIVED, _DIRECTION} & set(states.optimiser):
-        return states
-    own = {name: value for name, value in states.optimiser.items() if name not in (_RECEIVED, _DIRECTION)}
-    return ClientStates(own)
+        return self.attack.act(rewards, states, t, self.engine.train(rewards, states, t))
 
 
 def _received(rewards: Rewards, like: Tensor) -> Tensor:
