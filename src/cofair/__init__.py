@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from cofair.data.federation import Federation
     from cofair.report.page import write_report as write_report
     from cofair.results.result import Result
-    from cofair.runs.run import run
+    from cofair.runs.single import run
     from cofair.storage.export import export_reward as export_reward
 
 __all__ = ["Experiment", "Federation", "Result", "__version__", "federate", "run"]
@@ -20,7 +20,7 @@ _HOMES = {
     "Federation": "cofair.data.federation",
     "Result": "cofair.results.result",
     "federate": "cofair.data.build",
-    "run": "cofair.runs.run",
+    "run": "cofair.runs.single",
     # what methods of Result do: by these names lower layers reach what is built on them
     "export_reward": "cofair.storage.export",
     "write_report": "cofair.report.page",

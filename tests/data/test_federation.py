@@ -184,3 +184,16 @@ def test_a_server_may_have_no_validation_set():
 def test_too_many_clients_for_the_data_is_a_sentence():
     with pytest.raises(UsageError, match="too few for 5000 clients"):
         cofair.federate("digits", "uni", clients=5000)
+
+
+def test_federations_of_one_pool_are_joined_and_others_refused():
+    one = federation(names=["a", "b"])
+    other = one.replaced(names=("c",), rows=one.rows[2:5], labels=one.labels[2:5] + 1, sizes=torch.tensor([3]))
+    joined = Federation.concat([one, other])
+    assert joined.names == ("0/a", "0/b", "1/c")
+    assert joined.sizes.tolist() == [4, 4, 3]
+    assert joined.client(2).y.tolist() == other.client(0).y.tolist()
+    assert joined.inputs is one.inputs
+    assert one.names == ("a", "b")
+    with pytest.raises(UsageError, match="one pool of inputs"):
+        Federation.concat([one, federation()])

@@ -260,7 +260,7 @@ def test_adam_steps_each_model_as_it_would_step_alone(scaled):
     for i, row in enumerate(alone):
         torch.testing.assert_close(rows[i].double(), row.detach(), rtol=1e-5, atol=1e-5)
     moments = [optimiser.state[row]["exp_avg_sq"] for optimiser, row in zip(usual, alone, strict=True)]
-    torch.testing.assert_close(adam.states().optimiser["second"].double(), torch.stack(moments), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(adam.remembered()["second"].double(), torch.stack(moments), rtol=1e-4, atol=1e-7)
 
 
 def problem_of(module, shape):

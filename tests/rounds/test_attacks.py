@@ -10,7 +10,7 @@ from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import ALONE, Work
 from cofair.errors import UsageError
-from cofair.rounds.attacks import Attack, AttackedEngine, AttackSettings, without_attack
+from cofair.rounds.attacks import Attack, AttackedEngine, AttackSettings
 from cofair.runs.setup import prepare
 from tests.conftest import small_federation
 
@@ -83,12 +83,18 @@ def test_attackers_forge_only_what_they_hold(make_problem):
             assert not forged[1][outside].any()
 
 
-def test_engines_never_see_what_attackers_remember(make_problem):
+@pytest.mark.parametrize("kind", [LoopEngine, VectorisedEngine])
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_what_attackers_remember_is_apart_from_optimisers_and_passed_on(make_problem, kind, optimiser):
     problem = make_problem()
-    engine = AttackedEngine(VectorisedEngine(problem), Attack(AttackSettings("echo"), problem, [1]))
-    row = torch.zeros(problem.layout.size, dtype=torch.float64)
-    _, states = engine.train(Rewards(row, Work(steps=1, optimiser="adam")), ClientStates(), 1)
-    assert len(states.optimiser) == len(without_attack(states).optimiser) + 1
+    engine = AttackedEngine(kind(problem), Attack(AttackSettings("echo"), problem, [1]))
+    rewards = Rewards(torch.zeros(problem.layout.size, dtype=torch.float64), Work(steps=1, optimiser=optimiser))
+    _, states = engine.train(rewards, ClientStates(), 1)
+    _, honest = kind(problem).train(rewards, ClientStates(), 1)
+    assert states.optimiser.keys() == honest.optimiser.keys()
+    assert set(states.attackers) == {"received"}
+    _, passed_on = kind(problem).train(rewards, states, 2)
+    assert passed_on.attackers is states.attackers
 
 
 def test_training_alone_is_attacked_from_the_first_round_on_only(make_problem):

@@ -27,20 +27,18 @@ def with_flipped_labels(federation: Federation, who: Sequence[int], share: float
     """Return a federation in which a share of the attackers' samples has the label after its own, y + 1 modulo C."""
     if federation.classes is None:
         raise UsageError("attack.name = 'label_flip' needs labels that are classes.")
-    changed = _copy(federation)
-    changed.labels = federation.labels.clone()
+    labels = federation.labels.clone()
     for i in who:
         order = _order(federation, i, "label flip", seed)
         some = order[: round(share * len(order))]
-        changed.labels[some] = (changed.labels[some] + 1) % federation.classes
-    return changed
+        labels[some] = (labels[some] + 1) % federation.classes
+    return federation.replaced(labels=labels)
 
 
 def with_identities(
     federation: Federation, who: Sequence[int], count: int, seed: int
 ) -> tuple[Federation, tuple[int, ...]]:
     """Return a federation in which each attacker is `count` clients that share its data evenly, and who these are."""
-    changed = _copy(federation)
     names: list[str] = []
     parts: list[Tensor] = []
     identities: list[int] = []
@@ -54,17 +52,11 @@ def with_identities(
     if len(set(names)) < len(names):
         raise UsageError("attack.name = 'sybil' would give two clients one name: rename the federation's clients.")
     positions = torch.cat(parts)
-    changed.names = tuple(names)
-    changed.rows = federation.rows[positions]
-    changed.labels = federation.labels[positions]
-    changed.sizes = torch.tensor([len(part) for part in parts])
+    changed = federation.replaced(
+        names=tuple(names), rows=federation.rows[positions], labels=federation.labels[positions],
+        sizes=torch.tensor([len(part) for part in parts]),
+    )  # fmt: skip
     return changed, tuple(identities)
-
-
-def _copy(federation: Federation) -> Federation:
-    changed = Federation.__new__(Federation)
-    changed.__dict__.update(federation.__dict__)
-    return changed
 
 
 def _places(federation: Federation, i: int) -> Tensor:

@@ -1,5 +1,6 @@
 """A federation: the clients' data, the server's validation set (if it has one), the test set."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +88,38 @@ class Federation:
         federation.sizes = torch.tensor([len(indices) for indices, _ in shares])
         return federation
 
+    @classmethod
+    def concat(cls, federations: Sequence["Federation"]) -> "Federation":
+        """Return the federation whose clients are those of all, in order; test and validation are the first one's.
+
+        They must lie in one pool of inputs. A client's name is its federation's place and its own, as in "2/7".
+        """
+        first = federations[0]
+        if any(other.inputs is not first.inputs for other in federations):
+            raise UsageError("Federations can be joined only where they share one pool of inputs.")
+        return first.replaced(
+            names=tuple(f"{k}/{name}" for k, own in enumerate(federations) for name in own.names),
+            rows=torch.cat([own.rows for own in federations]),
+            labels=torch.cat([own.labels for own in federations]),
+            sizes=torch.cat([own.sizes for own in federations]),
+        )
+
+    def replaced(
+        self, *, names: tuple[str, ...] | None = None, inputs: Tensor | None = None, rows: Tensor | None = None,
+        labels: Tensor | None = None, sizes: Tensor | None = None, test: Samples | None = None,
+        validation: Samples | None = None,
+    ) -> "Federation":  # fmt: skip
+        """Return this federation with some parts replaced; they are taken as they are, and all others are shared."""
+        other = copy.copy(self)
+        other.names = self.names if names is None else names
+        other.inputs = self.inputs if inputs is None else inputs
+        other.rows = self.rows if rows is None else rows
+        other.labels = self.labels if labels is None else labels
+        other.sizes = self.sizes if sizes is None else sizes
+        other.test = self.test if test is None else test
+        other.validation = self.validation if validation is None else validation
+        return other
+
     def __len__(self) -> int:
         return len(self.names)
 
@@ -96,6 +129,14 @@ class Federation:
             f"Federation({len(self)} clients with {int(self.sizes.min())} to {int(self.sizes.max())} samples of "
             f"shape {self.input_shape}, {validation} for validation, {len(self.test)} for testing)"
         )
+
+    def places(self) -> Tensor:
+        """Return each client's place (N,) in the order of names, shorter names first: the same in any order of clients.
+
+        What is drawn or decided for a place and not for a row moves with the client when clients are permuted.
+        """
+        order = sorted(range(len(self)), key=lambda i: (len(self.names[i]), self.names[i]))
+        return torch.tensor(order).argsort()
 
     @property
     def device(self) -> torch.device:
@@ -139,14 +180,11 @@ class Federation:
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> "Federation":
         """Return this federation with its data on a device, real numbers in the given type."""
         device = torch.device(device)
-        moved = Federation.__new__(Federation)
-        moved.__dict__.update(self.__dict__)
-        moved.inputs = _moved(self.inputs, device, dtype)
-        moved.labels = _moved(self.labels, device, dtype)
-        moved.rows = self.rows.to(device)
-        moved.test = self.test.to(device, dtype)
-        moved.validation = None if self.validation is None else self.validation.to(device, dtype)
-        return moved
+        return self.replaced(
+            inputs=_moved(self.inputs, device, dtype), labels=_moved(self.labels, device, dtype),
+            rows=self.rows.to(device), test=self.test.to(device, dtype),
+            validation=None if self.validation is None else self.validation.to(device, dtype),
+        )  # fmt: skip
 
 
 def _moved(values: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cofair.data.client_table import ClientTable
 from cofair.data.federation import Federation
 from cofair.engine.problem import Problem
 from cofair.engine.protocol import ClientStates, Rewards, Uploads
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.errors import UsageError
-from cofair.rounds.attacks import Attack, without_attack
 
 _KEPT = 8  # engines, each with memory for its runs
 
@@ -35,8 +33,8 @@ class Request:
 class Lockstep:
     """Trains what several runs ask for, those with the same work together."""
 
-    def __init__(self, problems: Sequence[Problem], attacks: Sequence[Attack | None] = ()) -> None:
-        """Join runs whose federations lie in one pool of inputs and whose models have one layout; some are attacked."""
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        """Join runs whose federations lie in one pool of inputs and whose models have one layout."""
         first = problems[0]
         for other in problems[1:]:
             if other.federation.inputs is not first.federation.inputs:
@@ -44,7 +42,6 @@ class Lockstep:
             if [entry.shape for entry in other.layout.entries] != [entry.shape for entry in first.layout.entries]:
                 raise UsageError("Runs in lockstep must have models of one shape.")
         self.problems = tuple(problems)
-        self.attacks = tuple(attacks) or (None,) * len(self.problems)
         self._engines: dict[tuple[int, ...], VectorisedEngine] = {}
 
     def train(self, requests: Sequence[Request]) -> list[tuple[Uploads, ClientStates]]:
@@ -55,8 +52,7 @@ class Lockstep:
         answers: dict[int, tuple[Uploads, ClientStates]] = {}
         for places in groups.values():
             for place, answer in zip(places, self._together([requests[p] for p in places]), strict=True):
-                asked, attack = requests[place], self.attacks[requests[place].run]
-                answers[place] = answer if attack is None else attack.act(asked.rewards, asked.states, asked.t, answer)
+                answers[place] = answer
         return [answers[place] for place in range(len(requests))]
 
     def _together(self, requests: Sequence[Request]) -> list[tuple[Uploads, ClientStates]]:
@@ -65,8 +61,8 @@ class Lockstep:
         uploads, states = engine.train(plain, _joined_states(requests), requests[0].t)
         statistics = self._statistics(requests)
         return [
-            (replace(_part(uploads, part), statistics=own), _part_of_states(states, part))
-            for part, own in zip(parts, statistics, strict=True)
+            (replace(_part(uploads, part), statistics=own), _part_of_states(states, part, request.states))
+            for request, part, own in zip(requests, parts, statistics, strict=True)
         ]
 
     def _statistics(self, requests: Sequence[Request]) -> list[dict[str, Tensor]]:
@@ -103,25 +99,14 @@ class Lockstep:
 def _kind(request: Request) -> object:
     """Return what must be equal for two trainings to be one."""
     rewards, drawn = request.rewards, request.rewards.step_masks
-    remembered = tuple(sorted(without_attack(request.states).optimiser))
+    remembered = tuple(sorted(request.states.optimiser))
     return request.t, rewards.work.training, None if drawn is None else drawn.shape[1:], remembered
 
 
 def _union(problems: Sequence[Problem]) -> Problem:
-    """Return the problem whose clients are those of all the problems."""
-    first = problems[0]
-    federations = [problem.federation for problem in problems]
-    federation = Federation.__new__(Federation)
-    federation.__dict__.update(first.federation.__dict__)
-    federation.names = tuple(f"{k}/{name}" for k, own in enumerate(federations) for name in own.names)
-    federation.rows = torch.cat([own.rows for own in federations])
-    federation.labels = torch.cat([own.labels for own in federations])
-    federation.sizes = torch.cat([own.sizes for own in federations])
-    union = replace(first, federation=federation)
-    keys = torch.cat([problem.table.keys for problem in problems])
-    table: ClientTable = federation.table(keys)
-    object.__setattr__(union, "table", table)
-    return union
+    """Return the problem whose clients are those of all the problems, each with the random key it has there."""
+    federation = Federation.concat([problem.federation for problem in problems])
+    return replace(problems[0], federation=federation, keys=torch.cat([problem.table.keys for problem in problems]))
 
 
 def _joined(rewards: Sequence[Rewards], sizes: Sequence[int]) -> Rewards:
@@ -154,7 +139,7 @@ def _filled(parts: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | No
 
 
 def _joined_states(requests: Sequence[Request]) -> ClientStates:
-    names = without_attack(requests[0].states).optimiser
+    names = requests[0].states.optimiser
     return ClientStates({name: torch.cat([request.states.optimiser[name] for request in requests]) for name in names})
 
 
@@ -162,5 +147,5 @@ def _part(uploads: Uploads, where: slice) -> Uploads:
     return Uploads(uploads.updates[where], uploads.present[where], uploads.sizes[where])
 
 
-def _part_of_states(states: ClientStates, where: slice) -> ClientStates:
-    return ClientStates({name: values[where] for name, values in states.optimiser.items()})
+def _part_of_states(states: ClientStates, where: slice, own: ClientStates) -> ClientStates:
+    return replace(own, optimiser={name: values[where] for name, values in states.optimiser.items()})

@@ -1,13 +1,15 @@
 """The plain engine: one client after another, as anyone would write it. It is the oracle for the others."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
-from cofair.data.client_table import schedule
 from cofair.engine.forward import Forward
 from cofair.engine.optimisers import adam_memory
 from cofair.engine.problem import Problem, first_line
 from cofair.engine.protocol import ClientStates, Rewards, Uploads, rows_of
+from cofair.engine.schedule import schedule
 from cofair.engine.statistics import empty_losses, from_batch_losses, look
 from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError
@@ -47,7 +49,7 @@ class LoopEngine:
                     f"Training failed in round {t} at client {federation.names[i]!r}: {first_line(error)}"
                 ) from error
         statistics = from_batch_losses(rewards.work.statistics, losses, federation.sizes)
-        return Uploads(updates, present, federation.sizes, statistics), ClientStates(memory)
+        return Uploads(updates, present, federation.sizes, statistics), replace(states, optimiser=memory)
 
     @torch.no_grad()
     def _look(self, i: int, rewards: Rewards, losses: Tensor, t: int) -> None:

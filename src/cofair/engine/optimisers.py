@@ -67,12 +67,12 @@ class Adam:
             spread = (second.sqrt() / per_client(roots, value)).add_(self.epsilon)
             value.addcdiv_(first * per_client(sizes, value), spread, value=-1)
 
-    def states(self) -> ClientStates:
+    def remembered(self) -> Named:
         """Return the memory of all clients after these steps."""
         memory = {name: value.clone() for name, value in self._memory.items()}
         for name, value in self._own.items():
             memory[name][self._clients] = value
-        return ClientStates(memory)
+        return memory
 
 
 def per_client(values: Tensor, like: Tensor) -> Tensor:

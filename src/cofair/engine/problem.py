@@ -21,7 +21,10 @@ from cofair.neurons.map import NeuronMap
 
 @dataclass(frozen=True)
 class Problem:
-    """A model, a federation on the same device, the loss clients minimise and the metric that counts."""
+    """A model, a federation on the same device, the loss clients minimise and the metric that counts.
+
+    Every client has a random key, made from the seed and its name unless `keys` (N,) are given.
+    """
 
     layout: Layout
     neurons: NeuronMap | None
@@ -29,11 +32,12 @@ class Problem:
     seed: int
     loss: losses.Loss = losses.cross_entropy
     metric: Callable[[Tensor, Tensor], Tensor] = metrics.accuracy
+    keys: Tensor | None = None
     table: ClientTable = field(init=False)
 
     def __post_init__(self) -> None:
-        keys = randomness.client_keys(self.seed, self.federation.names).to(self.device)
-        object.__setattr__(self, "table", self.federation.table(keys))
+        keys = randomness.client_keys(self.seed, self.federation.names) if self.keys is None else self.keys
+        object.__setattr__(self, "table", self.federation.table(keys.to(self.device)))
 
     @property
     def device(self) -> torch.device:

@@ -43,9 +43,10 @@ class Uploads:
 
 @dataclass(frozen=True)
 class ClientStates:
-    """What lives on the clients' side between rounds: the memory of optimisers and of attackers, by name (N, ...)."""
+    """What lives on the clients' side between rounds, by name (N, ...): the memory of optimisers and of attackers."""
 
     optimiser: dict[str, Tensor] = field(default_factory=dict)
+    attackers: dict[str, Tensor] = field(default_factory=dict)  # engines pass it on, and know nothing of it
 
 
 @dataclass(frozen=True)
@@ -67,3 +68,15 @@ def rows_of(parameters: Tensor, clients: Tensor | slice) -> Tensor:
         count = clients.numel() if isinstance(clients, Tensor) else clients.stop - clients.start
         return parameters.expand(count, -1)
     return parameters[clients]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A local training that a run waits for: what is handed out, what the clients remember, the round."""
+
+    rewards: Rewards
+    clients: ClientStates
+    t: int
+
+
+Trained = tuple[Uploads, ClientStates]  # what came back, and what the clients remember now

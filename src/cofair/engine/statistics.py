@@ -6,7 +6,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from cofair.data.client_table import ClientTable, Step, batches_per_epoch, schedule
+from cofair.data.client_table import ClientTable
+from cofair.engine.schedule import Step, batches_per_epoch, schedule
 from cofair.engine.work import Work
 
 # FedAVE looks at shuffled batches of 64, whatever the batch size of training

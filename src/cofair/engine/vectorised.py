@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from cofair.data.client_table import Step, longest_first, schedule
+from cofair.engine.activation_memory import activation_bytes
 from cofair.engine.forward import Forward
 from cofair.engine.gradients import Gradients, lengths
 from cofair.engine.graphs import StepGraphs
@@ -16,10 +17,10 @@ from cofair.engine.linear_stack import LinearStack
 from cofair.engine.optimisers import Adam, Named, Sgd, adam_memory
 from cofair.engine.problem import Problem, first_line
 from cofair.engine.protocol import ClientStates, Rewards, Uploads, rows_of
+from cofair.engine.schedule import Step, longest_first, schedule
 from cofair.engine.statistics import LOOK, empty_losses, from_batch_losses, look
 from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError
-from cofair.scoring.scorer import activation_bytes
 
 _LOOKED_AT = 4096  # samples at once, where nothing is trained: a step for each batch of 64 takes longer
 _LOOKED_BYTES = 2**30  # of layers' outputs at once on a GPU, which waits between small steps
@@ -176,7 +177,7 @@ class VectorisedEngine:
                 extra |= self.forward.dropout_extras(step.keys())
             given = {f"{_EXTRA}{name}": value for name, value in extra.items()}
             self.graphs.take((work.optimiser, work.clip, *masks), take, given | _inputs(step))
-        return optimiser.states() if isinstance(optimiser, Adam) else states
+        return replace(states, optimiser=optimiser.remembered()) if isinstance(optimiser, Adam) else states
 
     def _masks(self, neuron_masks: Tensor | None) -> tuple[Named, Named]:
         """Return by name what neuron masks multiply: parameters, and extras beside them."""

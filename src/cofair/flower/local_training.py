@@ -16,7 +16,7 @@ from cofair.engine.problem import Engine, Problem
 from cofair.engine.protocol import ClientStates, Rewards, Uploads
 from cofair.engine.work import ALONE, Work
 from cofair.flower.wire import RefusedError
-from cofair.runs.setup import Model, set_up
+from cofair.runs.setup import Model, Parts, set_up
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Local:
         labels = torch.tensor([0, 1]) if classes is not None else y[shown]
         federation = Federation([(x, y)], test=(x[shown], labels), names=[name], classes=classes)
         own = Experiment(model=experiment.model, training=experiment.training, run=experiment.run)
-        ready = set_up(own, federation=federation, model=model, loss=loss, methods=[])
+        ready = set_up(own, Parts(federation, model, loss), methods=[])
         return cls(ready.problem, ready.engine, fingerprint(ready.problem))
 
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:

@@ -14,9 +14,9 @@ from torch import Tensor
 from cofair.contributions import index
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.methods.families.sparse_aggregate import OwnModels, SparsifiedMethod, from_contributions
-from cofair.methods.method import Server
 from cofair.methods.registry import register
 from cofair.methods.rules.reputation import of_the_best
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

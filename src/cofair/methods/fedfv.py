@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from cofair.engine.protocol import Delivered, Rewards, Uploads
-from cofair.methods.method import Method, Server
+from cofair.methods.method import Method
 from cofair.methods.registry import register
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

@@ -11,8 +11,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from cofair.engine.protocol import Delivered, Rewards, Uploads
-from cofair.methods.method import Method, Server
+from cofair.methods.method import Method
 from cofair.methods.registry import register
+from cofair.methods.server import Server
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class Standalone(Method[StandaloneState]):
 
     name: ClassVar[str] = "standalone"
     paper: ClassVar[str] = "no federation: local training only"
+    needs_alone: ClassVar[bool] = True
 
-    def rounds(self, server: Server) -> int:
+    def rounds(self, asked: int) -> int:
         """Look once: the models do not change."""
         return 1
 

@@ -1,6 +1,6 @@
 """Several methods on the same federations: one row per method, mean and spread over seeds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ class Comparison:
     """The outcomes of every method and seed."""
 
     outcomes: tuple[Outcome, ...]
+    failures: dict[str, str] = field(default_factory=dict)  # by run: why it did not finish
 
     @property
     def methods(self) -> list[str]:

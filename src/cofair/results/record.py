@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Brought:
+class Baseline:
     """What each client brought, and whether that is the accuracy it reaches alone, on one scale with its reward's."""
 
     contributions: tuple[float, ...]
@@ -42,11 +42,11 @@ class Record:
     # client: why an upload of it was refused since the record before; the last reason of each
     refused: dict[str, str] | None = None
     # for listeners, which hear of a round as it happens; not in the line, because run.json has it
-    brought: Brought | None = field(default=None, compare=False, repr=False)
+    baseline: Baseline | None = field(default=None, compare=False, repr=False)
 
     def to_json(self) -> str:
         """Return the record as one line; what is absent is left out."""
-        values = asdict(replace(self, brought=None))
+        values = asdict(replace(self, baseline=None))
         return json.dumps({key: value for key, value in values.items() if value is not None})
 
     def of(self, clients: int) -> "Record":
@@ -62,8 +62,8 @@ class Record:
     def from_json(cls, line: str) -> "Record":
         """Read a record from its line; anything else than a record is a ValueError or a TypeError."""
         values: dict[str, Any] = json.loads(line)
-        if "brought" in values:
-            raise TypeError("brought")
+        if "baseline" in values:
+            raise TypeError("baseline")
         record = cls(**{"fairness": None, "validation": None, "reputation": None, **values})
         for name, hint in _HINTS.items():
             if not _fits(getattr(record, name), hint):
@@ -72,7 +72,7 @@ class Record:
 
 
 PER_CLIENT = ("accuracies", "validation", "reputation", "download", "promised", "validated", "contributions")
-_HINTS = {name: hint for name, hint in typing.get_type_hints(Record).items() if name != "brought"}
+_HINTS = {name: hint for name, hint in typing.get_type_hints(Record).items() if name != "baseline"}
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Clients that cheat, in simulation: an engine around any engine, which changes what the attackers upload.
+"""Clients that cheat, in simulation: after a training, attackers change what they upload.
 
 An attacker forges its update in every training of which the result is an upload, also in the one by which contributions
 are measured. It can forge only parameters that it holds, and keeps silent where it does not take part. What it must
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from cofair import randomness
-from cofair.engine.problem import Engine, Problem
-from cofair.engine.protocol import ClientStates, Rewards, Uploads
+from cofair.engine.problem import Problem
+from cofair.engine.protocol import ClientStates, Rewards, Trained, Uploads
 from cofair.engine.work import STAYS
 from cofair.errors import UsageError
 from cofair.settings import setting
@@ -23,7 +23,7 @@ from cofair.settings import setting
 IDLE = ("nothing", "noise", "echo", "follow", "copy", "defect")  # attackers that never train
 ON_DATA = ("label_flip", "sybil")
 STRENGTH = {"scale": 10.0, "sybil": 3.0}  # where it is not 1
-_RECEIVED, _DIRECTION = "attack: received", "attack: direction"
+_RECEIVED, _DIRECTION = "received", "direction"  # what attackers remember
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Attack:
         self._who = torch.zeros(len(problem.federation), dtype=torch.bool, device=problem.device)
         self._who[list(attackers)] = True
 
-    def act(self, rewards: Rewards, states: ClientStates, t: int, answer: tuple[Uploads, ClientStates]) -> "Answer":
+    def act(self, rewards: Rewards, states: ClientStates, t: int, answer: Trained) -> Trained:
         """Return what an engine gave for these rewards, as the attackers change it."""
         uploads, after = answer
         honest = uploads
@@ -83,17 +83,17 @@ class Attack:
             else:
                 forged = self._held(rewards, self._forged(rewards, states, uploads, t))
             uploads = replace(uploads, updates=torch.where(forging[:, None], forged, uploads.updates))
-        return uploads, ClientStates({**after.optimiser, **self._remembered(rewards, states, honest)})
+        return uploads, replace(after, attackers=self._remembered(rewards, states, honest))
 
     def _forged(self, rewards: Rewards, states: ClientStates, uploads: Uploads, t: int) -> Tensor:
         """Return what attackers upload (N, D); rows of the others are not read."""
         name, force, updates = self.settings.name, self.settings.force, uploads.updates
         if name == "noise":
             return self._noise(rewards, uploads, t)
-        if name == "echo" and _RECEIVED in states.optimiser:
-            return force * (_received(rewards, updates) - states.optimiser[_RECEIVED]).nan_to_num(0)
-        if name == "follow" and _DIRECTION in states.optimiser:
-            return force * states.optimiser[_DIRECTION]
+        if name == "echo" and _RECEIVED in states.attackers:
+            return force * (_received(rewards, updates) - states.attackers[_RECEIVED]).nan_to_num(0)
+        if name == "follow" and _DIRECTION in states.attackers:
+            return force * states.attackers[_DIRECTION]
         if name == "copy":
             others = uploads.present & ~self._who
             sizes = torch.where(others, uploads.sizes.to(others.device), -1)
@@ -130,7 +130,7 @@ class Attack:
 
     def _remembered(self, rewards: Rewards, states: ClientStates, uploads: Uploads) -> dict[str, Tensor]:
         """Return what attackers remember: the latest value of each parameter that they got, or the last mean update."""
-        kept = {name: value for name, value in states.optimiser.items() if name in (_RECEIVED, _DIRECTION)}
+        kept = dict(states.attackers)
         if rewards.work.phase in STAYS:
             return kept
         if self.settings.name == "echo":
@@ -145,29 +145,6 @@ class Attack:
             mean = some.sum(0) / (some != 0).sum(0).clamp(min=1)
             kept[_DIRECTION] = mean.repeat(len(self._who), 1)
         return kept
-
-
-Answer = tuple[Uploads, ClientStates]
-
-
-class AttackedEngine:
-    """Trains with another engine, then lets the attackers forge their uploads."""
-
-    def __init__(self, engine: Engine, attack: Attack) -> None:
-        """Put an attack around an engine."""
-        self.engine, self.attack = engine, attack
-
-    def train(self, rewards: Rewards, states: ClientStates, t: int) -> Answer:
-        """Train every participant; attackers upload what they forge."""
-        return self.attack.act(rewards, states, t, self.engine.train(rewards, without_attack(states), t))
-
-
-def without_attack(states: ClientStates) -> ClientStates:
-    """Return the clients' memory without what attackers remember, as engines know it."""
-    if not {_RECEIVED, _DIRECTION} & set(states.optimiser):
-        return states
-    own = {name: value for name, value in states.optimiser.items() if name not in (_RECEIVED, _DIRECTION)}
-    return ClientStates(own)
 
 
 def _received(rewards: Rewards, like: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cofair.data.client_table import batches_per_epoch
 from cofair.engine.protocol import Rewards, Uploads
+from cofair.engine.schedule import batches_per_epoch
 from cofair.engine.statistics import LOOK
 from cofair.errors import RunError
 from cofair.models.parameters import Layout

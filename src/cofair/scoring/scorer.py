@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cofair.data.federation import Samples
+from cofair.engine.activation_memory import activation_bytes
 from cofair.engine.linear_stack import LinearStack
 from cofair.engine.problem import Problem
 from cofair.errors import UsageError
@@ -206,22 +207,3 @@ def _budget(device: torch.device) -> float:
     if device.type == "cuda":
         return 0.1 * torch.cuda.mem_get_info(device)[0]
     return _CPU_BUDGET
-
-
-def activation_bytes(module: nn.Module, x: Tensor) -> tuple[int, int]:
-    """Return how many bytes of layer outputs one sample needs, and how many of the model's own outputs."""
-    sizes = [x.numel()]
-    leaves = [part for part in module.modules() if not list(part.children())]
-    handles = [
-        part.register_forward_hook(
-            lambda _part, _args, out: sizes.append(out.numel()) if isinstance(out, Tensor) else None
-        )
-        for part in leaves
-    ]
-    try:
-        with torch.no_grad():
-            outputs = module(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return 4 * sum(sizes), 4 * outputs.numel()

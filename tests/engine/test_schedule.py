@@ -3,7 +3,8 @@ from itertools import chain
 import pytest
 import torch
 
-from cofair.data.client_table import ClientTable, longest_first, orders, schedule, steps_per_client
+from cofair.data.client_table import ClientTable
+from cofair.engine.schedule import longest_first, orders, schedule, steps_per_client
 from cofair.engine.work import Work
 from cofair.errors import UsageError
 from cofair.randomness import client_keys
@@ -118,7 +119,7 @@ def test_more_training_in_a_round_starts_at_the_learning_rate_of_the_round():
 
 def test_one_large_client_does_not_make_everybodys_order_as_long(monkeypatch):
     made = []
-    monkeypatch.setattr("cofair.data.client_table.orders", lambda *given: made.append(orders(*given)) or made[-1])
+    monkeypatch.setattr("cofair.engine.schedule.orders", lambda *given: made.append(orders(*given)) or made[-1])
     sizes = [100_000] + [10] * 99
     list(schedule(table(sizes), Work(steps=2, batch_size=8), 1, torch.float32))
     assert sum(part.numel() for part in made) < 3_000
