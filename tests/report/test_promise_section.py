@@ -11,7 +11,7 @@ from cofair.report.promise_section import misses_over_rounds, promise_sentences,
 from cofair.report.reported_runs import read_methods, reported_method
 from cofair.report.statement import ClientStatements
 from cofair.results.record import Record
-from cofair.runs.run import run_experiment
+from cofair.runs.single import run_experiment
 from tests.storage.test_resume import carried_out, experiment_of
 
 

@@ -10,7 +10,7 @@ from cofair.report.reported_runs import ReportedMethod, ReportedRun, reported_me
 from cofair.report.statement import ClientStatements, largest_changes
 from cofair.results.record import Record
 from cofair.results.result import Outcome
-from cofair.runs.run import run_experiment
+from cofair.runs.single import run_experiment
 
 
 def standing(brought, got, *, reputations=None, method="fedsac", measure="standalone", given=(), names=None):
