@@ -13,7 +13,8 @@ from cofair.errors import CofairError
 from cofair.report import page
 from cofair.report.reported_runs import read_methods
 from cofair.results.comparison import Comparison
-from cofair.runs.run import run_experiment
+from cofair.runs.folder_rewards import export_from_folder
+from cofair.runs.single import run_experiment
 from cofair.storage import export
 from cofair.storage.folder import RunFolder
 from cofair.storage.ledger import FIRST
@@ -110,7 +111,7 @@ COMMANDS = {
     "verify": lambda folder: ledger_output.verify(folder, None),
     "show": lambda folder: ledger_output.show(folder, "1", as_json=False),
     "check": lambda folder: ledger_output.check(folder, folder / "statement.html"),
-    "export": lambda folder: export.from_folder(folder, "1", folder / "mine"),
+    "export": lambda folder: export_from_folder(folder, "1", folder / "mine"),
     "compare": compared_again,
     "resume": lambda folder: run_experiment(EXPERIMENT, RunFolder(folder, resume=True)),
 }

@@ -13,7 +13,7 @@ from cofair.errors import RunError, UsageError
 from cofair.methods.fedavg import FedAvg
 from cofair.models import build
 from cofair.results.record import Record
-from cofair.runs.run import run_experiment
+from cofair.runs.single import run_experiment
 from cofair.storage.folder import RunFolder, write_whole
 from cofair.storage.history import read_history
 

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from cofair.config.job import Job
 from cofair.data.federation import Federation
 from cofair.models import build
 from cofair.report import page
 from cofair.report.reported_runs import read_methods
-from cofair.runs.run import carry_out
-from cofair.runs.setup import prepare
+from cofair.results.listener import CallbackListener
+from cofair.runs.run import Run, drive
 from cofair.storage.agreement import agreed, examined
 from cofair.storage.folder import RunFolder
 from cofair.storage.journal import opened
+from tests.driving import prepare
 from tests.storage.test_agreement import edit, lines_of
 from tests.storage.test_resume import Stopped, carried_out, experiment_of, small_federation
 
@@ -56,25 +58,21 @@ class Coming:
 
     smaller: object
     larger: object
-    journal: object
     there: bool = False
 
     def train(self, *given):
         return (self.larger if self.there else self.smaller).engine.train(*given)
 
-    def before(self, prepared, t):
+    def before(self, setup, server, t):
         if t != JOINS:
             return None
         self.there = True
-        joined = replace(self.larger, arrivals=self, engine=self)
-        self.journal.joined(joined, t)
-        return joined
+        return replace(self.larger.setup, engine=self), self.larger.brought
 
-    def restored(self, prepared, brought):
+    def restored(self, setup, brought):
         self.there = len(brought) == 4
-        restored = replace(self.larger if self.there else self.smaller, arrivals=self, engine=self)
-        self.journal.tell_clients(restored)
-        return restored
+        now = self.larger if self.there else self.smaller
+        return replace(now.setup, engine=self), now.brought
 
 
 def run_with_newcomer(path, *, resume=False, stop_after=None):
@@ -86,14 +84,16 @@ def run_with_newcomer(path, *, resume=False, stop_after=None):
         smaller, larger = (
             prepare(experiment, federation=Federation(own[:n], **others), model=build_model()) for n in (3, 4)
         )
-        larger.server.contributions[:3] = smaller.server.contributions
-        coming = Coming(smaller, larger, journal)
+        larger.brought.contributions[:3] = smaller.brought.contributions
+        coming = Coming(smaller, larger)
 
         def listener(method, seed, record):
             if record.round == stop_after:
                 raise Stopped
 
-        carry_out(experiment, replace(smaller, arrivals=coming, engine=coming), journal, listener)
+        setup = replace(smaller.setup, engine=coming)
+        heard = CallbackListener(listener)
+        drive(Run(Job(experiment), setup, smaller.brought, journal=journal, listener=heard, newcomers=coming)).result()
 
 
 def build_model():

@@ -51,7 +51,7 @@ def run_in_lockstep(jobs: Sequence[Job], listener: Listener, workers: int = 1) -
                 rows += left[0].experiment.federation.clients
                 part.append(left.pop(0))
             try:
-                _run_part(part, pool, listener)
+                run_together(part, pool, listener)
             except torch.OutOfMemoryError:
                 if len(part) == 1:  # one run must have enough
                     raise
@@ -81,8 +81,8 @@ def _pool(data: str, device: torch.device, dtype: torch.dtype, resize: int | Non
     return Pool.of(datasets.load(data), device, dtype, resize)
 
 
-def _run_part(jobs: Sequence[Job], pool: Pool, listener: Listener) -> None:
-    """Run some experiments in lockstep from their contributions to their last round."""
+def run_together(jobs: Sequence[Job], pool: Pool, listener: Listener, trainer: type[Lockstep] = Lockstep) -> None:
+    """Run some experiments in lockstep, all at once, from their contributions to their last round."""
     journals = {job: journal for job in jobs if (journal := _journal(job, len(jobs), listener)) is not None}
     clock = _shared_clock(len(jobs))
     runs = [
@@ -92,7 +92,7 @@ def _run_part(jobs: Sequence[Job], pool: Pool, listener: Listener) -> None:
     if not runs:
         return
     waiting = {k: _next(run, listener, run.start) for k, run in enumerate(runs)}
-    lockstep = Lockstep([run.problem for run in runs])
+    lockstep = trainer([run.problem for run in runs])
     try:
         while asked := {k: training for k, training in waiting.items() if training is not None}:
             requests = [Request(k, training.rewards, training.clients, training.t) for k, training in asked.items()]

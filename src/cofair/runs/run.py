@@ -1,7 +1,7 @@
 """A run: one experiment on one federation, from its first round, or where it was interrupted, to its result."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from cofair.config.experiment import Experiment
 from cofair.config.job import Job
-from cofair.engine.problem import Problem
+from cofair.engine.problem import Engine, Problem
 from cofair.engine.protocol import ClientStates, Delivered, Trained, Training
-from cofair.methods import Server
+from cofair.methods import Method, Server
 from cofair.results.listener import Listener
 from cofair.results.record import Record, are_accuracies
 from cofair.results.result import Outcome, Result, RewardModels
@@ -47,8 +47,8 @@ class Run:
         `engine` names who trains, where that is not the set-up's own.
         """
         self.job, self.experiment = job, job.experiment
-        self.setup = setup
-        self._server = server_of(self.setup, brought)
+        self.setup, self.brought = setup, brought
+        self._server = server_of(setup, brought)
         self._journal, self._listener, self._clock, self._newcomers = journal or NoJournal(), listener, clock, newcomers
         self._engine = engine or type(setup.engine).__name__
         self._given = setup.given | {f"method.{name}" for name in job.experiment.method.unwritten()}
@@ -64,6 +64,11 @@ class Run:
     def problem(self) -> Problem:
         """Return the model and the federation."""
         return self.setup.problem
+
+    @property
+    def engine(self) -> Engine:
+        """Return who trains, unless the driver lets another engine train."""
+        return self.setup.engine
 
     @property
     def server(self) -> Server:
@@ -180,8 +185,8 @@ class Run:
         self._journal.keep(self.state)
 
     def _enlarge(self, setup: Setup, brought: Brought) -> None:
-        self.setup = setup
-        self._server, self._known_status = server_of(self.setup, brought), None
+        self.setup, self.brought = setup, brought
+        self._server, self._known_status = server_of(setup, brought), None
 
     def _known(self) -> dict[str, Any]:
         """Return what a run folder records besides the settings."""
@@ -230,9 +235,16 @@ def prepare(
     return Run(Job(experiment, folder), setup, brought, journal=journal, listener=listener)
 
 
+def prepare_all(experiment: Experiment, methods: Sequence[Method[Any]], parts: Parts | None = None) -> list[Run]:
+    """Set up an experiment and measure what everybody brings once, and return a run for each of several methods."""
+    setup = set_up(experiment, parts, methods=methods)
+    brought = measured(setup, methods, None if parts is None else parts.contributions)
+    return [Run(Job(replace(experiment, method=method)), setup, brought) for method in methods]
+
+
 def drive(run: Run) -> Run:
     """Run to the end with the set-up's own engine."""
     training = run.start()
     while training is not None:
-        training = run.advance(run.setup.engine.train(training.rewards, training.clients, training.t))
+        training = run.advance(run.engine.train(training.rewards, training.clients, training.t))
     return run
