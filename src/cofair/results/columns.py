@@ -108,8 +108,9 @@ NAMED: dict[str, Column] = {column.name: column for column in COLUMNS}
 
 
 def shown(frame: pd.DataFrame, columns: Sequence[Column] = COLUMNS) -> list[Column]:
-    """Return the columns that a table for people has: one that cannot be defined in this comparison only takes room."""
-    return [column for column in columns if not (column.one_scale and frame[column.name].isna().all())]
+    """Return the columns of a frame that a table for people has: one that cannot be defined here only takes room."""
+    there = [column for column in columns if column.name in frame]
+    return [column for column in there if not (column.one_scale and frame[column.name].isna().all())]
 
 
 def by_round(baseline: Baseline, accuracies: Floats, alpha: float = 0.5) -> dict[str, Floats]:
