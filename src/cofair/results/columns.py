@@ -93,6 +93,17 @@ COLUMNS: tuple[Column, ...] = (
         latex="rate", term="rate", note="rate: share of clients inside α-BCF", bare_at=40,
     ),
     Column(
+        "mcg", "MCG %", "mean over clients of what a reward gains over training alone", 1, 100,
+        by_round=lambda c, a, _: metrics.mean_collaboration_gain(c, a), may_be_undefined=True, one_scale=True,
+        latex=r"MCG [\%]", tracked="gain/mean", term="MCG", note="MCG: mean gain over training alone", left_out_at=10,
+    ),
+    Column(
+        "cgs", "CGS %", "standard deviation over clients of what a reward gains over training alone", 1, 100,
+        higher_is_better=False, by_round=lambda c, a, _: metrics.collaboration_gain_spread(c, a),
+        may_be_undefined=True, one_scale=True, latex=r"CGS [\%]", tracked="gain/spread", term="CGS",
+        note="CGS: its standard deviation over clients", left_out_at=10,
+    ),
+    Column(
         "download", "download", "share of a whole model that a client receives in a round", 0, 100, " %",
         higher_is_better=False, of_record=_downloaded, tracked="download", term="download", left_out_at=30,
     ),
