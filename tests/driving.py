@@ -18,7 +18,7 @@ class Collected(NoJournal):
     def begin(self, *given):
         return Past(state=self.begun)
 
-    def tested(self, tested, *, announced=False):
+    def tested(self, tested):
         self.rounds.append(tested)
 
     def keep(self, state):
