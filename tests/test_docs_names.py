@@ -7,6 +7,7 @@ from dataclasses import fields
 from functools import cache
 
 import pytest
+from torch import nn
 
 from cofair.config.experiment import Experiment
 from tests.pages import ALL_PAGES, PAGES, ROOT, SOURCE, blocks, each, prose, read, spans
@@ -21,8 +22,9 @@ ENDINGS = {"crt", "csv", "fab", "html", "json", "jsonl", "md", "npz", "py", "saf
 
 @each(ALL_PAGES, lambda page: PATH.search(read(page)))
 def test_the_files_that_a_page_names_exist(page):
-    missing = {path for path in PATH.findall(read(page)) if not any((home / path).exists() for home in HOMES)}
-    assert missing <= EXAMPLES, f"{page.name} names files that do not exist"
+    named = set(PATH.findall(read(page))) - EXAMPLES
+    missing = sorted(path for path in named if not any((home / path).exists() for home in HOMES))
+    assert not missing, f"{page.name} names files that do not exist: {', '.join(missing)}"
 
 
 @each(PAGES)
@@ -67,7 +69,7 @@ def found(name):
 
 @cache
 def defined():
-    """Return what each module and class of the source defines, by the last part of its name, and what classes extend."""
+    """Return what each module and class defines, by the last part of its name, and what each class extends."""
     inside, bases = {}, {}
     for file in SOURCE.rglob("*.py"):
         tree = ast.parse(read(file))
@@ -101,6 +103,12 @@ def test_the_functions_that_a_page_names_exist(page):
         match = re.match(r"([A-Za-z_]\w*)\.([A-Za-z_]\w*)(?:\(|$)", span)
         if match and match[1] in defined()[0] and match[1] not in TABLES | NOT_OURS and match[2] not in ENDINGS:
             assert has(match[1], match[2]), f"{page.name} names {span}"
+
+
+@each([ROOT / "docs" / name for name in ("architecture.md", "your_own_method.md")])
+def test_the_classes_that_a_page_for_developers_names_exist(page):
+    for name in {span for span in spans(page) if re.fullmatch(r"(?:[A-Z][a-z]+){1,3}", span)}:
+        assert name in defined()[0] or hasattr(nn, name), f"{page.name} names {name}"
 
 
 METHOD_PAGES = [page for page in PAGES if page.parent.name == "methods"]
