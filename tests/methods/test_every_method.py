@@ -12,7 +12,6 @@ from cofair import methods
 from cofair.config.experiment import Experiment
 from cofair.data.federation import Federation
 from cofair.errors import RunError
-from cofair.methods.families.windows import WindowMethod
 from cofair.models import build
 from cofair.settings import describe
 from tests.driving import prepare, rounds
