@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cofair import randomness
+from cofair.engine.phases import TRAIN, Phase
 from cofair.engine.problem import Problem
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.engine.work import Work
@@ -156,20 +157,20 @@ class Method(ABC, Generic[State]):
         """Return how many rounds the method runs."""
         return server.rounds
 
-    def phases(self, server: Server, t: int) -> tuple[str, ...]:
+    def phases(self, server: Server, t: int) -> tuple[Phase, ...]:
         """Return the local trainings of round t, in order; most methods have one."""
-        return ("train",)
+        return (TRAIN,)
 
     @abstractmethod
     def start(self, server: Server) -> State:
         """Return the state before the first round."""
 
     @abstractmethod
-    def rewards(self, server: Server, state: State, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: State, t: int, phase: Phase) -> Rewards:
         """Return what each client receives now; a pure read of the state."""
 
     @abstractmethod
-    def learn(self, server: Server, state: State, rewards: Rewards, uploads: Uploads, t: int, phase: str) -> State:
+    def learn(self, server: Server, state: State, rewards: Rewards, uploads: Uploads, t: int, phase: Phase) -> State:
         """Return the state after the uploads of this phase."""
 
     @abstractmethod

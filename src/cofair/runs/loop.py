@@ -11,7 +11,6 @@ from torch import Tensor
 
 from cofair import metrics
 from cofair.engine.protocol import ClientStates, Delivered, Rewards, Uploads
-from cofair.engine.work import STAYS
 from cofair.errors import RunError
 from cofair.methods import Method
 from cofair.rounds.client_status import Standing
@@ -97,7 +96,7 @@ def going(
             standing = prepared.measured_again(standing, trained[0])
         for phase in method.phases(server, t):
             server = prepared.server.told(standing.believed(fade))
-            wanted = method.rewards(server, state, t, phase)
+            wanted = method.rewards(server, state, t, phase).during(phase)
             rewards = prepared.handed(wanted, standing, t)
             trained = yield Training(rewards, clients, t)
             assert trained is not None
@@ -109,7 +108,7 @@ def going(
             server = prepared.server.told(standing.believed(fade))
             state = method.learn(server, state, rewards, uploads, t, phase)
             tally = tally.after(server, rewards, uploads, t)
-            if fade and phase not in STAYS:
+            if fade and phase.uploads:
                 came = uploads.present & ~came_to_nothing(rewards, uploads)
                 missed = prepared.problem.federation.present(wanted.participants) & ~came
                 missed &= prepared.participation.sampled(t)  # who was not asked misses nothing

@@ -12,7 +12,6 @@ from cofair.config.experiment import Experiment
 from cofair.contributions import measure
 from cofair.engine.problem import Engine, Problem
 from cofair.engine.protocol import Delivered, Rewards, Uploads
-from cofair.engine.work import STAYS
 from cofair.errors import UsageError
 from cofair.methods import Server
 from cofair.rounds import upload_checks
@@ -49,7 +48,7 @@ class Prepared:
         """Return the uploads that the method may learn from: those that pass the door, as defences leave them."""
         uploads = upload_checks.admitted(rewards, uploads, self.problem.layout)
         standing = standing.after(uploads, self.server, t)
-        if rewards.work.phase in STAYS:
+        if not rewards.work.phase.uploads:
             return uploads, standing
         return defended(self.experiment.defence, uploads, standing, delivered, t)
 

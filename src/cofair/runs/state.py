@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from cofair.engine.protocol import ClientStates, Rewards, Uploads
-from cofair.engine.work import STAYS
 from cofair.methods.method import Server
 from cofair.rounds.client_status import Standing
 
@@ -64,7 +63,7 @@ class Tally:
             self,
             downloaded=self.downloaded if counts_later else self.downloaded + _download(server, rewards),
             handed=handed,
-            present=self.present if rewards.work.phase in STAYS else (*self.present, (t, uploads.present)),
+            present=(*self.present, (t, uploads.present)) if rewards.work.phase.uploads else self.present,
             refused=(*self.refused, *own),
         )
         return counts.counted(server) if len(handed) == _TOGETHER else counts
