@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -25,8 +25,7 @@ import torch
 from cofair import methods, metrics
 from cofair.config.experiment import Experiment
 from cofair.errors import RunError
-from cofair.runs.loop import rounds
-from cofair.runs.setup import prepare
+from cofair.runs.run import drive, prepare_all
 
 FREE_RIDERS = ("nothing", "noise", "echo", "follow")
 ATTACKS = (*FREE_RIDERS, "label_flip", "sign_flip", "scale", "nan", "copy", "sybil", "defect", "defect, measured anew")
@@ -76,16 +75,15 @@ def run(job: tuple[str, int, str], chosen: Sequence[str], given: argparse.Namesp
     made = [methods.make(name, {}) for name in chosen]
     if experiment.defence.aggregate != "mean":
         made = [method for method in made if method.averages]
-    prepared = prepare(experiment, methods=made)
-    names = prepared.problem.federation.names
-    cheats = () if prepared.attack is None else prepared.attack.attackers
+    runs = prepare_all(experiment, made)
+    names, acting = runs[0].problem.federation.names, runs[0].setup.attack
+    cheats = () if acting is None else acting.attackers
     honest = [i for i in range(len(names)) if i not in cheats]
-    c = prepared.server.contributions[honest].tolist()
+    c = runs[0].brought.contributions[honest].tolist()
     seen: dict[str, Seen] = {}
-    for method in made:
-        own = replace(prepared, experiment=replace(experiment, method=method))
+    for method, run in zip(made, runs, strict=True):
         try:
-            final = [record.accuracies for record, _ in rounds(method, own)][-10:]
+            final = [record.accuracies for record in drive(run).records][-10:]
         except RunError:
             seen[method.name] = Seen(None, {}, None, diverged=True)
             continue

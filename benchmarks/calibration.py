@@ -24,8 +24,7 @@ from cofair.config.experiment import Experiment
 from cofair.engine.choose import arithmetic
 from cofair.methods.contract import Contract
 from cofair.methods.rules.promises import EqualGain, Inside, expected_fairness
-from cofair.runs.loop import driven
-from cofair.runs.setup import Prepared, prepare
+from cofair.runs.run import Run, prepare
 from cofair.scoring.scorer import Scorer
 
 Floats = npt.NDArray[np.float64]
@@ -119,13 +118,15 @@ WAYS: dict[str, Way] = {
 }
 
 
-def curves_of(ready: Prepared) -> list[Curves]:
+def curves_of(run: Run) -> list[Curves]:
     """Train, and return the accuracies of all prefixes in the last ten rounds."""
-    server, method, states = ready.server, ready.experiment.method, deque[Any](maxlen=10)
+    server, method, states = run.server, run.experiment.method, deque[Any](maxlen=10)
     assert isinstance(method, Contract)
-    for _ in driven(method, ready, keep=lambda position: states.append(position.state)):
-        pass
-    scorers = [server.validation, *server.validation.halves(), ready.tester]
+    training = run.start()
+    while training is not None:  # the method has one training per round, after which its state is the round's
+        training = run.advance(run.engine.train(training.rewards, training.clients, training.t))
+        states.append(run.state.method)
+    scorers = [server.validation, *server.validation.halves(), run.setup.tester]
     brought, samples = server.contributions.numpy(), len(server.validation.samples)
     found = []
     for state in states:

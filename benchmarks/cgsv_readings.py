@@ -15,8 +15,8 @@ from cofair.engine.phases import PERSONALISE, TRAIN, Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.cgsv import CGSV
 from cofair.methods.families.sparse_aggregate import OwnModels
-from cofair.methods.method import Server
 from cofair.methods.registry import register
+from cofair.methods.server import Server
 
 
 @dataclass(frozen=True)

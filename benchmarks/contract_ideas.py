@@ -15,9 +15,9 @@ from cofair.engine.phases import Phase
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.methods.contract import Contract
 from cofair.methods.families.submodels import Submodels
-from cofair.methods.method import Server
 from cofair.methods.registry import register
 from cofair.methods.rules.promises import Curve
+from cofair.methods.server import Server
 from cofair.scoring.importance import by_removal, taylor
 from cofair.settings import setting
 

@@ -23,7 +23,8 @@ from cofair.flower.in_process import InProcessGrid
 from cofair.flower.local_training import Local
 from cofair.flower.remote_federation import Member, RemoteFederation
 from cofair.flower.traffic import Traffic
-from cofair.runs.setup import set_up
+from cofair.runs.run import prepare
+from cofair.runs.setup import Parts, set_up
 
 CLIENTS = 10
 
@@ -31,7 +32,8 @@ CLIENTS = 10
 def main() -> None:
     for name in ("fedavg", "cgsv", "fedrac"):
         experiment = Experiment.from_dict({"method": {"name": name}, "run": {"device": "cpu"}})
-        ready = set_up(experiment)
+        brought = torch.linspace(0.3, 0.9, CLIENTS, dtype=torch.float64)
+        ready = prepare(experiment, Parts(contributions=brought))
         federation, method = ready.problem.federation, experiment.method
         app = _Timed(Participant(experiment))
         grid = InProcessGrid.of(app, [{"partition-id": k} for k in range(CLIENTS)])
@@ -40,13 +42,12 @@ def main() -> None:
             for k, (client, size) in enumerate(zip(federation.names, federation.sizes, strict=True))
         ]
         remote = RemoteFederation(members, federation.test, federation.validation, federation.classes)
-        there = set_up(experiment, federation=remote, model=ready.problem.layout.prototype)
+        there = set_up(experiment, Parts(remote, ready.problem.layout.prototype))
         engine = GridEngine(there.problem, grid, [member.identity for member in members], Waiting(), Traffic())
         own = [
             Local.of(experiment, client, (federation.client(k).x, federation.client(k).y), federation.classes, None)
             for k, client in enumerate(federation.names)
         ]
-        ready.server.contributions = torch.linspace(0.3, 0.9, CLIENTS, dtype=torch.float64)
         state = method.start(ready.server)
         given = [method.rewards(ready.server, state, 1, TRAIN)]
         for t in range(1, 12):  # rewards of a real run, so that what is sent is what would be sent

@@ -30,7 +30,7 @@ def run_clients(clients: int) -> None:
 
 def run_data(data: str) -> None:
     from cofair.config.experiment import Experiment
-    from cofair.runs.run import run_experiment
+    from cofair.runs.single import run_experiment
 
     tables = {"federation": {"data": data}, "training": {"rounds": 1}, "contribution": {"epochs": 1}}
     run_experiment(Experiment.from_dict(tables))
@@ -50,7 +50,7 @@ def main() -> None:
         else:
             import torch  # noqa: F401, what every process starts with
 
-            import cofair.runs.run  # noqa: F401
+            import cofair.runs.single  # noqa: F401
         print(json.dumps({"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
     elif given.data:
         size = peak("--child", "data", "--data", given.data)

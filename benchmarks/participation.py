@@ -10,7 +10,6 @@ import argparse
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,8 +17,7 @@ import torch
 
 from cofair import methods, metrics
 from cofair.config.experiment import Experiment
-from cofair.runs.loop import rounds
-from cofair.runs.setup import prepare
+from cofair.runs.run import drive, prepare_all
 
 ALWAYS = "everybody always answers"
 Cell = tuple[float | None, float]  # γ, mean accuracy
@@ -49,12 +47,11 @@ def run(job: tuple[str, int], given: argparse.Namespace) -> dict[str, Cell]:
         }
     )
     made = [methods.make(name, {}) for name in given.methods]
-    prepared = prepare(experiment, methods=made)
     found: dict[str, Cell] = {}
-    for method in made:
-        own = replace(prepared, experiment=replace(experiment, method=method))
-        final = [record.accuracies for record, _ in rounds(method, own)][-10:]
-        gammas = [metrics.fairness(prepared.server.contributions.tolist(), row) for row in final]
+    for run in prepare_all(experiment, made):
+        method = run.experiment.method
+        final = [record.accuracies for record in drive(run).records][-10:]
+        gammas = [metrics.fairness(run.brought.contributions.tolist(), row) for row in final]
         known = [gamma for gamma in gammas if gamma is not None]
         accuracy = statistics.fmean(value for row in final for value in row)
         found[method.name] = (statistics.fmean(known) if known else None, accuracy)

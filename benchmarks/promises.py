@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from cofair import metrics
-from cofair.report.entries import Run, read_run
+from cofair.report.reported_runs import ReportedRun, read_run
+from cofair.results.record import Record
 from cofair.results.table_cells import LAST_ROUNDS, Cell
-from cofair.storage.history import Record
 
 WITHIN = 1.5  # points that a promise may be missed by
 FAIR = 95  # γ from which on a method's mean reward is compared
@@ -40,7 +40,7 @@ def main() -> None:
             parser.error(f"there is no folder {folder}")
     runs = [read_run(run) for folder in given.folders for run in sorted(folder.iterdir()) if run.is_dir()]
     wanted = {run.outcome.method for run in runs} if given.methods is None else set(given.methods.split(","))
-    places: dict[tuple[str, str], dict[str, list[Run]]] = {}
+    places: dict[tuple[str, str], dict[str, list[ReportedRun]]] = {}
     for run in runs:
         if run.outcome.method not in wanted or given.seed not in (None, run.outcome.seed):
             continue
@@ -55,7 +55,7 @@ def main() -> None:
         beside(places)
 
 
-def cut_off(run: Run, until: int) -> tuple[Run, bool]:
+def cut_off(run: ReportedRun, until: int) -> tuple[ReportedRun, bool]:
     """Return a run as if it had ended with a round, and whether it came that far and was tested before."""
     until = min(until, run.rounds)
     came = run.outcome.history[-1].round >= until
@@ -67,21 +67,21 @@ def cut_off(run: Run, until: int) -> tuple[Run, bool]:
     return short, came and bool(history and end(short))
 
 
-def end(run: Run) -> tuple[Record, ...]:
+def end(run: ReportedRun) -> tuple[Record, ...]:
     """Return the tests that count by the rule `last`: of the last ten rounds, or of the last fifth of a cut-off run."""
     history = run.outcome.history
     first = run.rounds - LAST_ROUNDS if history[-1].last else 0.8 * run.rounds
     return tuple(record for record in history if record.round > first)
 
 
-def cells_of(run: Run, rule: str) -> list[Cell]:
+def cells_of(run: ReportedRun, rule: str) -> list[Cell]:
     """Return a run's cell by a rule; by `last` one a test that counts, which are to be averaged."""
     if rule != "last":
         return [run.outcome.cell(rule)]
     return [replace(run.outcome, history=(record,)).cell(rule) for record in end(run)]
 
 
-def compared(places: dict[tuple[str, str], dict[str, list[Run]]], rule: str) -> None:
+def compared(places: dict[tuple[str, str], dict[str, list[ReportedRun]]], rule: str) -> None:
     """Print γ, best and mean accuracy and rate of each method by a rule, and how contract stands beside the others."""
     names = list(dict.fromkeys(name for methods in places.values() for name in methods))
     ours = "contract" in names
@@ -114,7 +114,7 @@ def mean(cells: Sequence[Cell], name: str) -> float:
     return statistics.fmean(known) if known else float("nan")
 
 
-def kept(places: dict[tuple[str, str], dict[str, list[Run]]]) -> None:
+def kept(places: dict[tuple[str, str], dict[str, list[ReportedRun]]]) -> None:
     """Print how well contract kept its promises."""
     print(
         f"\n| data, scene | largest miss, median | 9 of 10 rounds below | rounds below {WITHIN:g} | the same without ",
@@ -140,7 +140,7 @@ def kept(places: dict[tuple[str, str], dict[str, list[Run]]]) -> None:
             )
 
 
-def beside(places: dict[tuple[str, str], dict[str, list[Run]]]) -> None:
+def beside(places: dict[tuple[str, str], dict[str, list[ReportedRun]]]) -> None:
     """Print what contract downloads, who was outside the band, and whether the γ told at the start was reached."""
     print(
         "\n| data, scene | download, % (fedrac) | γ told | reached or at most so much below | client most often above ",
@@ -174,7 +174,7 @@ def beside(places: dict[tuple[str, str], dict[str, list[Run]]]) -> None:
             )
 
 
-def downloads(runs: Sequence[Run]) -> float:
+def downloads(runs: Sequence[ReportedRun]) -> float:
     """Return the share of a model that a client received a round, the mean over clients and runs."""
     return statistics.fmean([run.outcome.download for run in runs]) if runs else float("nan")
 

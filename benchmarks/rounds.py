@@ -23,14 +23,15 @@ from cofair.data.scenes import power_law_sizes
 from cofair.engine.choose import arithmetic
 from cofair.engine.phases import TRAIN
 from cofair.engine.protocol import ClientStates
-from cofair.runs.setup import Prepared, prepare
+from cofair.runs.run import Run, prepare
+from cofair.runs.setup import Parts
 
 SIGNAL = (
     0.1  # how far classes lie apart: a model learns within a few rounds, so that clients are owed different submodels
 )
 
 
-def prepared(method: str, training: dict[str, Any], device: str) -> Prepared:
+def prepared(method: str, training: dict[str, Any], device: str) -> Run:
     sizes = power_law_sizes(10, 2000)
     total = sum(sizes)
     typical = SIGNAL * torch.randn(10, 3, 32, 32)
@@ -46,10 +47,10 @@ def prepared(method: str, training: dict[str, Any], device: str) -> Prepared:
     federation = Federation.from_pool(x, shares, test=test, validation=validation, classes=10)
     tables = {"training": training, "method": {"name": method}, "run": {"device": device}}
     contributions = torch.linspace(0.28, 0.41, 10, dtype=torch.float64)
-    return prepare(Experiment.from_dict(tables), federation=federation, contributions=contributions)
+    return prepare(Experiment.from_dict(tables), Parts(federation, contributions=contributions))
 
 
-def whole_round(ready: Prepared, served: list[float]) -> Callable[[], object]:
+def whole_round(ready: Run, served: list[float]) -> Callable[[], object]:
     """Return a function that goes on by one round, with its test, and notes the seconds of the server's own work."""
     method, server = ready.experiment.method, ready.server
     memory: dict[str, Any] = {"state": method.start(server), "t": 1}
@@ -64,18 +65,18 @@ def whole_round(ready: Prepared, served: list[float]) -> Callable[[], object]:
         delivered = method.delivered(server, state)
         _wait(ready)
         served.append(time.perf_counter() - began)
-        ready.tester.score(delivered.parameters, delivered.neuron_masks)
+        ready.setup.tester.score(delivered.parameters, delivered.neuron_masks)
         memory.update(state=state, t=t + 1)
 
     return go_on
 
 
-def _wait(ready: Prepared) -> None:
+def _wait(ready: Run) -> None:
     if ready.problem.device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def server_share(ready: Prepared, rounds: int) -> float:
+def server_share(ready: Run, rounds: int) -> float:
     """Return the time of `learn` as a share of the time of training."""
     method, server = ready.experiment.method, ready.server
     state = method.start(server)

@@ -19,12 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cofair import metrics
-from cofair.report.entries import read_run
+from cofair.config.job import Job
+from cofair.report.reported_runs import read_run
 from cofair.reproduce.paper_numbers import Number
 from cofair.reproduce.paper_tables import chosen, experiment, table
-from cofair.runs.sweep import Job, unfinished
-from cofair.runs.workers import run_jobs
-from cofair.storage.history import Record
+from cofair.results.listener import Listener
+from cofair.runs.jobs import run_jobs, unfinished
 
 SEED = 100  # of no table
 LAST = 10
@@ -56,8 +56,8 @@ def main() -> None:
             own = experiment(part.paper, cell, SEED, [*fixed, *changes])
             name = hashlib.sha256(own.to_toml().encode()).hexdigest()[:16]
             found.setdefault(cell, []).append((" ".join(changes), Job(own, given.out / name)))
-    jobs = {job.folder: job for pairs in found.values() for _, job in pairs}
-    run_jobs(unfinished(list(jobs.values())), failed, workers=given.workers)
+    jobs = {job.path: job for pairs in found.values() for _, job in pairs}
+    run_jobs(unfinished(list(jobs.values())), Failures(), lockstep=True, workers=given.workers)
     for cell, pairs in found.items():
         print(f"\n{cell.data} {cell.scene} {cell.method}: {cell.metric} {cell.mean:g} published")
         print(f"{'best γ':>7} {'γ last':>7} {'max last':>8} {'max best':>8}  settings")
@@ -77,7 +77,7 @@ def choice(rows: Sequence[Row]) -> Row | None:
 
 def read(job: Job) -> tuple[float, float, float, float]:
     """Return a run's best γ, γ and best accuracy over the last rounds, and best accuracy, on the validation set."""
-    outcome = read_run(job.folder).outcome
+    outcome = read_run(job.path).outcome
     rewards = np.array([record.validation for record in outcome.history if record.validation is not None])
     fairness = metrics.fairness_by_round(outcome.contributions, rewards)
     top = 100 * rewards.max(1)
@@ -87,9 +87,11 @@ def read(job: Job) -> tuple[float, float, float, float]:
     return best, float(late.mean()) if len(late) else float("nan"), float(top[-LAST:].mean()), float(top.max())
 
 
-def failed(job: Job, record: Record | None, failure: str | None) -> None:
-    if failure:
-        print(job.folder.name, failure, flush=True)
+class Failures(Listener):
+    """Prints why runs fail."""
+
+    def failed(self, job: Job, reason: str) -> None:  # noqa: D102
+        print(job.name, reason, flush=True)
 
 
 def arguments() -> argparse.Namespace:

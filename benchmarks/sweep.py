@@ -23,13 +23,16 @@ import numpy as np
 import torch
 
 from cofair.config.experiment import Experiment
+from cofair.config.job import Job
 from cofair.data.build import Pool
 from cofair.data.datasets.dataset import Dataset
 from cofair.engine import choose
 from cofair.engine.lockstep import Lockstep
-from cofair.runs import sweep
-from cofair.runs.loop import rounds as run_rounds
-from cofair.runs.setup import prepare
+from cofair.results.listener import Listener
+from cofair.results.record import Record
+from cofair.runs.lockstep_batch import run_together
+from cofair.runs.run import prepare
+from cofair.runs.setup import Parts
 
 METHODS = ("fedavg", "q-ffl", "cffl", "cgsv", "fedave", "iafl", "fedsac", "fedrac")
 
@@ -72,20 +75,18 @@ class Clocked(Lockstep):
 def in_lockstep(method: str, pool: Pool, given: argparse.Namespace) -> tuple[float, float]:
     """Return milliseconds of a run-round: all of it, and the training in it."""
     with tempfile.TemporaryDirectory() as folder:
-        jobs = [
-            sweep.Job(experiment(method, seed, given), Path(folder) / f"{method}{seed}") for seed in range(given.runs)
-        ]
+        jobs = [Job(experiment(method, seed, given), Path(folder) / f"{method}{seed}") for seed in range(given.runs)]
         marks: dict[int, list[float]] = defaultdict(list)
 
-        def told(job: sweep.Job, record: Any, failure: str | None) -> None:
-            assert failure is None, failure
-            if record.round in (
-                10,
-                given.rounds,
-            ):  # between two tested rounds, past the start; both inclusive of a test
-                marks[record.round] += [time.perf_counter(), Clocked.seconds]
+        class Marks(Listener):
+            def tested(self, job: Job, record: Record) -> None:
+                if record.round in (10, given.rounds):  # past the start; both inclusive of a test
+                    marks[record.round] += [time.perf_counter(), Clocked.seconds]
 
-        sweep._run_part(jobs, pool, told)
+            def failed(self, job: Job, reason: str) -> None:
+                raise RuntimeError(reason)
+
+        run_together(jobs, pool, Marks(), Clocked)
     first, last = marks[10], marks[given.rounds]
     count = given.runs * (given.rounds - 10)
     return 1000 * (last[-2] - first[-2]) / count, 1000 * (last[-1] - first[-1]) / count
@@ -93,13 +94,15 @@ def in_lockstep(method: str, pool: Pool, given: argparse.Namespace) -> tuple[flo
 
 def one_by_one(method: str, pool: Pool, engine: str, given: argparse.Namespace, rounds: int) -> float:
     """Return milliseconds of a round of one run with an engine of its own."""
-    ready = prepare(experiment(method, 0, given).with_run(engine=engine), federation=_federation(pool))
-    began, seen = 0.0, 0
-    for record, _ in run_rounds(ready.experiment.method, ready):
-        if record.round == 5:
-            began, seen = time.perf_counter(), record.round
-        if seen and record.round >= seen + rounds:
-            return 1000 * (time.perf_counter() - began) / (record.round - seen)
+    run = prepare(experiment(method, 0, given).with_run(engine=engine), Parts(_federation(pool)))
+    training, began, first = run.start(), 0.0, 0
+    while training is not None:
+        training = run.advance(run.engine.train(training.rewards, training.clients, training.t))
+        tested = run.records[-1].round if run.records else 0
+        if tested >= 5 and not first:
+            began, first = time.perf_counter(), tested
+        elif first and tested >= first + rounds:
+            return 1000 * (time.perf_counter() - began) / (tested - first)
     raise ValueError("too few rounds")
 
 
@@ -139,7 +142,6 @@ def main() -> None:
             milliseconds = side_by_side(method, given)
             print(f"{method}: {milliseconds:.2f} ms a run-round, {given.processes} processes of {given.runs} runs each")
         return
-    sweep.Lockstep = Clocked  # type: ignore[attr-defined]
     with choose.arithmetic(given.precision):
         device = choose.device(given.device)
         pool = Pool.of(random_images(50_000), device, torch.float32, None)

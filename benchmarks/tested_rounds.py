@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cofair.report.entries import Run, read_run
+from cofair.report.reported_runs import ReportedRun, read_run
 from cofair.results.table_cells import LAST_ROUNDS
 
 FAR = 5.0  # points of accuracy
@@ -25,7 +25,7 @@ FAR = 5.0  # points of accuracy
 class Rounds:
     """The tested rounds of a run with a γ, and the accuracy of the best client in all of them."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: ReportedRun) -> None:
         """Read them."""
         history = run.outcome.history
         fair = [record for record in history if record.fairness is not None]

@@ -15,7 +15,7 @@ from cofair.engine.protocol import Uploads
 from cofair.methods import Server
 from cofair.models.parameters import Layout
 from cofair.neurons.map import NeuronMap
-from cofair.runs.setup import prepare
+from tests.driving import prepare
 
 settings.register_profile("cofair", deadline=None)  # a busy machine is no failure
 settings.load_profile("cofair")

@@ -7,8 +7,8 @@ import pytest
 from benchmarks.search import Row, choice
 from benchmarks.tested_rounds import Rounds, in_cycle
 
+from cofair.results.record import Record
 from cofair.results.result import Outcome
-from cofair.storage.history import Record
 
 
 def test_the_choice_is_the_fairest_of_those_within_a_point_of_the_best_accuracy():

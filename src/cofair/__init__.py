@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from cofair.config.experiment import Experiment
     from cofair.data.build import federate
     from cofair.data.federation import Federation
+    from cofair.report.page import write_report as write_report
     from cofair.results.result import Result
-    from cofair.runs.run import run
+    from cofair.runs.single import run
+    from cofair.storage.export import export_reward as export_reward
 
 __all__ = ["Experiment", "Federation", "Result", "__version__", "federate", "run"]
 
@@ -18,7 +20,10 @@ _HOMES = {
     "Federation": "cofair.data.federation",
     "Result": "cofair.results.result",
     "federate": "cofair.data.build",
-    "run": "cofair.runs.run",
+    "run": "cofair.runs.single",
+    # what methods of Result do: by these names lower layers reach what is built on them
+    "export_reward": "cofair.storage.export",
+    "write_report": "cofair.report.page",
 }
 
 

@@ -8,9 +8,9 @@ import pytest
 from cofair.cli import console
 from cofair.cli import table_output as tables
 from cofair.config.experiment import Experiment
+from cofair.results.comparison import Comparison
+from cofair.results.record import Record
 from cofair.results.result import Outcome
-from cofair.runs.compare import Comparison
-from cofair.storage.history import Record
 
 
 def outcome(method="fedavg", seed=0, clients=4, rounds=3, accuracy=0.5):

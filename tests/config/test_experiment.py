@@ -10,7 +10,7 @@ import cofair
 from cofair.config.experiment import Experiment
 from cofair.errors import UsageError
 from cofair.methods.fedavg import FedAvg
-from cofair.runs.setup import prepare
+from tests.driving import prepare
 
 
 def experiment(tmp_path, text, *overrides):

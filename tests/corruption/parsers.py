@@ -21,10 +21,9 @@ from cofair.data import datasets
 from cofair.engine.protocol import Delivered
 from cofair.errors import UsageError
 from cofair.report import page
-from cofair.report.entries import read_entries
 from cofair.report.ledger_section import CELLS, read_statement
-from cofair.runs.setup import prepare
-from cofair.runs.state import Position
+from cofair.report.reported_runs import read_methods
+from cofair.runs.state import RunState
 from cofair.storage import checkpoint, tensor_file
 from cofair.storage.folder import CHECKPOINT, PREVIOUS, REWARDS
 from cofair.storage.history import read_history
@@ -33,6 +32,7 @@ from cofair.storage.resume import _OTHER, begun, refuse_other
 from cofair.storage.tensor_file import TensorFile
 from tests.corruption.damage import bytes_damaged, json_damaged, toml_damaged
 from tests.data.datasets import published_files as published
+from tests.driving import prepare
 from tests.storage.test_resume import Stopped, build, carried_out, experiment_of, small_federation
 
 Spoil = Callable[[bytes, Random], bytes]
@@ -169,7 +169,7 @@ def _experiment(path: Path) -> None:
 def _checkpoint(folder: Path, state: Any) -> None:
     found = checkpoint.latest(folder)
     assert found is not None
-    found.value((Position, state), torch.device("cpu"))
+    found.value((RunState, state), torch.device("cpu"))
 
 
 def _ledger(folder: Path) -> None:
@@ -189,7 +189,7 @@ def _resumed(folder: Path) -> None:
 
 def _reported(folder: Path) -> None:
     """Read a folder and write all that a report shows, and the statement of a client."""
-    entries = read_entries([folder])
+    entries = read_methods([folder])
     page.document(entries).encode()
     for entry in entries:
         page.client_document(entry, entry.runs[0].outcome.names[-1]).encode()

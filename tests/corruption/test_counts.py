@@ -11,9 +11,10 @@ from cofair.cli import ledger_output
 from cofair.config.experiment import Experiment
 from cofair.errors import CofairError
 from cofair.report import page
-from cofair.report.entries import read_entries
-from cofair.runs.compare import Comparison
-from cofair.runs.run import run_experiment
+from cofair.report.reported_runs import read_methods
+from cofair.results.comparison import Comparison
+from cofair.runs.folder_rewards import export_from_folder
+from cofair.runs.single import run_experiment
 from cofair.storage import export
 from cofair.storage.folder import RunFolder
 from cofair.storage.ledger import FIRST
@@ -82,7 +83,7 @@ def miscounted(folder, name, k, path, more):
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("counts") / "run"
     run_experiment(EXPERIMENT, RunFolder(folder))
-    page.write_statement(read_entries([folder])[0], "1", folder / "statement.html")
+    page.write_statement(read_methods([folder])[0], "1", folder / "statement.html")
     return folder
 
 
@@ -105,12 +106,12 @@ def compared_again(folder):
 
 
 COMMANDS = {
-    "report": lambda folder: page.document(read_entries([folder])),
-    "statement": lambda folder: page.client_document(read_entries([folder])[0], "1"),
+    "report": lambda folder: page.document(read_methods([folder])),
+    "statement": lambda folder: page.client_document(read_methods([folder])[0], "1"),
     "verify": lambda folder: ledger_output.verify(folder, None),
     "show": lambda folder: ledger_output.show(folder, "1", as_json=False),
     "check": lambda folder: ledger_output.check(folder, folder / "statement.html"),
-    "export": lambda folder: export.from_folder(folder, "1", folder / "mine"),
+    "export": lambda folder: export_from_folder(folder, "1", folder / "mine"),
     "compare": compared_again,
     "resume": lambda folder: run_experiment(EXPERIMENT, RunFolder(folder, resume=True)),
 }

@@ -10,7 +10,7 @@ from cofair.config.experiment import Experiment
 from cofair.data import datasets
 from cofair.data.federation import Federation
 from cofair.errors import UsageError
-from cofair.runs.setup import prepare
+from tests.driving import prepare
 
 GOOD = (np.ones((4, 3)), np.array([0, 1, 2, 0]))
 

@@ -11,8 +11,7 @@ from cofair.flower.flower_settings import Waiting
 from cofair.flower.in_process import InProcessGrid
 from cofair.flower.server import deployed, serve
 from cofair.models import build
-from cofair.runs.loop import rounds
-from cofair.runs.setup import prepare
+from tests.driving import prepare, rounds, with_engine
 
 CLASSES, SIZES = 3, (8, 30, 70, 20)
 SOON = Waiting(clients=4, join_seconds=0.2, round_seconds=0.2, poll_seconds=0.01, tries=2, newcomer_seconds=0.2)
@@ -64,19 +63,21 @@ def simulated(chosen, sizes=SIZES, model=mlp, present=None, given=None):
     prepared = prepare(chosen, federation=federation, model=model, contributions=given)
     if present is not None:
         prepared = without(prepared, present)
-    return [record for record, _ in rounds(chosen.method, prepared)], prepared
+    return [record for record, _ in rounds(prepared)], prepared
 
 
 def without(prepared, present):
     from dataclasses import replace
 
+    engine = prepared.engine
+
     class Some:
         def train(self, rewards, states, t):
             there = torch.tensor([present(t, i) for i in range(len(SIZES))])
             there = there if rewards.participants is None else there & rewards.participants
-            return prepared.engine.train(replace(rewards, participants=there), states, t)
+            return engine.train(replace(rewards, participants=there), states, t)
 
-    return replace(prepared, engine=Some())
+    return with_engine(prepared, Some())
 
 
 def node_of(grid, client):

@@ -9,7 +9,7 @@ from cofair import methods
 from cofair.flower.deploy.app import demonstration, write_app
 from cofair.flower.deploy.demo import read_back, wait, write_data
 from cofair.flower.deploy.local_federation import LocalFederation
-from cofair.runs.run import run_experiment
+from cofair.runs.single import run_experiment
 from tests.flower.deployed import needs_nginx
 
 pytestmark = [pytest.mark.long, needs_nginx]

@@ -13,9 +13,8 @@ from cofair.flower.deploy.demo import is_over, write_data
 from cofair.flower.deploy.local_federation import LocalFederation
 from cofair.flower.deploy.ports import listens
 from cofair.flower.server import deployed
-from cofair.runs.loop import rounds
-from cofair.runs.setup import prepare
 from cofair.storage.history import read_history
+from tests.driving import prepare, rounds, with_engine
 from tests.flower.deployed import needs_nginx
 from tests.flower.killing import CLIENT_APP, SERVER_APP, kill, named, until
 
@@ -96,7 +95,7 @@ def test_killing_any_process_loses_at_most_the_round_in_flight(tmp_path):
         assert measured[: len(stood) - 1] == stood[:-1]
     assert run.took_part()[absent] == [True, False]
     prepared = with_those(prepare(deployed(run.chosen)), run.took_part())
-    simulated = [record for record, _ in rounds(run.chosen.method, prepared)]
+    simulated = [record for record, _ in rounds(prepared)]
     assert [r.accuracies for r in measured] == [pytest.approx(r.accuracies) for r in simulated]
     assert [r.reputation for r in measured] == [pytest.approx(r.reputation) for r in simulated]
 
@@ -117,10 +116,11 @@ def refuses_a_key_that_nobody_admitted(federation):
 
 def with_those(prepared, took_part):
     """Return a simulation in which those answer who answered: a killed process may cost its round a client."""
+    engine = prepared.engine
 
     class Some:
         def train(self, rewards, states, t):
             there = torch.tensor(took_part[t], dtype=torch.bool)
-            return prepared.engine.train(replace(rewards, participants=there), states, t)
+            return engine.train(replace(rewards, participants=there), states, t)
 
-    return replace(prepared, engine=Some())
+    return with_engine(prepared, Some())

@@ -12,8 +12,8 @@ from flwr.app import Message, RecordDict
 
 from cofair import methods
 from cofair.flower import messages
-from cofair.report.entries import read_entries, read_run
 from cofair.report.page import write, write_statement
+from cofair.report.reported_runs import read_methods, read_run
 from cofair.storage import ledger
 from cofair.storage.folder import RunFolder
 from tests.flower.federations import SOON, experiment, grid_of, node_of, served, simulated
@@ -96,11 +96,11 @@ def test_the_folder_tells_of_a_newcomer(tmp_path):
     traffic = json.loads((tmp_path / "run" / "traffic.json").read_text())
     assert [row["client"] for row in traffic] == ["0", "1", "2", "3"]
     assert all(row["bytes_down"] and row["bytes_up"] for row in traffic)
-    page = write(read_entries([tmp_path / "run"]), tmp_path / "report.html").read_text()
+    page = write(read_methods([tmp_path / "run"]), tmp_path / "report.html").read_text()
     assert "It joined before round 3." in page
     assert "were sent to it, and" in page
     for client in ("0", "3"):
-        write_statement(read_entries([tmp_path / "run"])[0], client, tmp_path / f"{client}.html")
+        write_statement(read_methods([tmp_path / "run"])[0], client, tmp_path / f"{client}.html")
 
 
 @pytest.mark.parametrize("name", ["fedrac", "cgsv", "rffl"])
@@ -215,7 +215,7 @@ def test_who_joined_after_the_last_test_is_not_in_the_report_yet(tmp_path):
     while_round(grid, 1, killed)
     with pytest.raises(KilledError):
         served(chosen, grid, THREE, folder=RunFolder(tmp_path / "run"))
-    (entry,) = read_entries([tmp_path / "run"])
+    (entry,) = read_methods([tmp_path / "run"])
     assert entry.runs[0].outcome.names == ("0", "1", "2")
     assert entry.runs[0].facts["clients"] == ["0", "1", "2", "3"]
     assert "nan" not in write([entry], tmp_path / "report.html").read_text().split("<script")[0]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from cofair.flower.deploy.app import demonstration
-from cofair.runs.run import run_experiment
+from cofair.runs.single import run_experiment
 from cofair.storage.history import read_history
 
 pytestmark = pytest.mark.long

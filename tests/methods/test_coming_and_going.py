@@ -8,7 +8,7 @@ import torch
 from cofair.engine.phases import TRAIN
 from cofair.engine.protocol import ClientStates
 from cofair.methods.families.submodels import SubmodelMethod
-from cofair.runs.loop import driven
+from tests.driving import collected
 from tests.methods.test_every_method import every_method, rows, run
 
 DROPOUT = {"fraction": 0.75, "dropout": 0.3, "join": [1, 3], "leave": [0, 0, 3]}
@@ -55,11 +55,10 @@ def test_absent_clients_keep_what_is_theirs(name):
     _, prepared = run(name, last=1, contributions=BROUGHT, training={"optimiser": "adam", "lr": 0.01})
     method, server = prepared.experiment.method, prepared.server
     there, gone = torch.tensor([True, False, True, False]), [1, 3]
-    kept = []
-    list(driven(method, prepared, keep=kept.append))
+    kept = collected(prepared).states
     if not kept[-1].clients.optimiser:
         pytest.skip("trains nothing")
-    state, clients = kept[-1].state, kept[-1].clients
+    state, clients = kept[-1].method, kept[-1].clients
     for phase in method.phases(server, 2):
         rewards = method.rewards(server, state, 2, phase)
         asked = there if rewards.participants is None else rewards.participants & there
@@ -80,7 +79,7 @@ def test_fedrac_counts_only_what_was_trained():
     state = method.start(server)
     for t in (1, 2):
         rewards = method.rewards(server, state, t, TRAIN)
-        limited = prepared.participation.limited(rewards, t, torch.tensor([True, True, False, False]))
+        limited = prepared.setup.participation.limited(rewards, t, torch.tensor([True, True, False, False]))
         uploads, _ = prepared.engine.train(limited, ClientStates(), t)
         state = method.learn(server, state, limited, uploads, t, TRAIN)
     assert torch.equal(state.record, rewards.neuron_masks[:2].sum(0).double())

@@ -9,8 +9,7 @@ import torch
 from cofair import methods
 from cofair.errors import RunError
 from cofair.rounds import upload_checks
-from cofair.runs import loop
-from cofair.runs.loop import driven, going
+from tests.driving import collected, fresh
 from tests.methods.test_every_method import every_method, rows, run
 
 BROUGHT = [0.2, 0.5, 0.7, 0.4]
@@ -65,23 +64,23 @@ class Fuzzed:
         """Run up to the round before the corrupted one."""
         settings = {"last": ROUND, "contributions": BROUGHT, "run": {"evaluate_every": 100}}
         _, self.prepared = run(name, **settings)
-        kept = []
         self.method = self.prepared.experiment.method
-        list(driven(self.method, self.prepared, keep=kept.append))
-        self.begun = next((position for position in kept if position.t == ROUND - 1), None)
+        kept = collected(self.prepared).states
+        self.begun = next((state for state in kept if state.round == ROUND - 1), None)
 
     def rewards(self, client, kind, random):
         """Return the models delivered after the round in which a client sends something corrupted, and its record."""
         layout = self.prepared.problem.layout
-        going_on = going(self.method, self.prepared, begun=self.begun)
-        event = next(going_on)
-        while not isinstance(event, loop.Tested):
-            uploads, states = self.prepared.engine.train(event.rewards, event.clients, event.t)
+        resumed, journal = fresh(self.prepared, begun=self.begun)
+        training = resumed.start()
+        while training is not None:
+            uploads, states = self.prepared.engine.train(training.rewards, training.clients, training.t)
             there = uploads.present.nonzero().flatten().tolist()
             answers = client if client in there else there[0] if there else None  # RR trains one client at a time
             changed = uploads if answers is None else sent(uploads, answers, kind, random, layout)
-            event = going_on.send((changed, states))
-        return rows(event.delivered, self.prepared), event.record, answers
+            training = resumed.advance((changed, states))
+        (tested,) = journal.rounds
+        return rows(tested.delivered, self.prepared), tested.record, answers
 
 
 def check(name, count, seed):
@@ -122,8 +121,8 @@ def test_a_thousand_corruptions_harm_nobody(name):
 
 def test_a_federation_in_which_everybody_sends_nonsense_ends_in_a_sentence():
     fuzzed = Fuzzed("fedavg")
-    going_on = going(fuzzed.method, fuzzed.prepared, begun=fuzzed.begun)
-    event = next(going_on)
-    uploads, states = fuzzed.prepared.engine.train(event.rewards, event.clients, event.t)
+    resumed, _ = fresh(fuzzed.prepared, begun=fuzzed.begun)
+    training = resumed.start()
+    uploads, states = fuzzed.prepared.engine.train(training.rewards, training.clients, training.t)
     with pytest.raises(RunError, match="every client's last upload was refused"):
-        going_on.send((replace(uploads, updates=uploads.updates * torch.nan), states))
+        resumed.advance((replace(uploads, updates=uploads.updates * torch.nan), states))

@@ -13,9 +13,8 @@ from cofair.config.experiment import Experiment
 from cofair.data.federation import Federation
 from cofair.errors import RunError
 from cofair.models import build
-from cofair.runs.loop import rounds
-from cofair.runs.setup import prepare
 from cofair.settings import describe
+from tests.driving import prepare, rounds
 
 methods.load_installed()
 every_method = pytest.mark.parametrize("name", methods.names())
@@ -59,7 +58,7 @@ def run(name, sizes=(8, 30, 70, 20), order=None, contributions=None, last=4, mod
     prepared = prepare(
         Experiment.from_dict(settings), federation=federation, model=module or mlp(), contributions=given
     )
-    return list(rounds(prepared.experiment.method, prepared)), prepared
+    return rounds(prepared), prepared
 
 
 def rows(delivered, prepared):

@@ -3,7 +3,7 @@
 With the defaults alone `test_every_method.py` checks the same, and more, of every method.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ from cofair.methods.qffl import QFFL
 from cofair.methods.rffl import RFFL
 from cofair.methods.rr import RR
 from cofair.models.mlp import MLP
-from cofair.runs.setup import prepare
+from tests.driving import prepare
 
 METHODS = [
     FedAvg(), FedAvg(personalise_units=3, carry_over=True, weights="size"),
@@ -73,10 +73,11 @@ def prepared(method, clients, brought, device="cpu", **training):
     )
     tables = {"training": {"steps": 3, "batch_size": 8, "lr": 0.1, "rounds": 8, **training}}
     experiment = Experiment.from_dict({"run": {"precision": "float64", "device": device}, **tables})
+    experiment = replace(experiment, method=method)
     torch.manual_seed(1)
     contributions = torch.tensor([brought[name] for name in clients], dtype=torch.float64)
     model = MLP((6,), 3, hidden=(10, 6))
-    return prepare(experiment, federation=federation, model=model, contributions=contributions, methods=[method])
+    return prepare(experiment, federation=federation, model=model, contributions=contributions)
 
 
 def one_round(method, server, engine, state, t):

@@ -1,18 +1,20 @@
-"""Run folders as runs write them, from runs made by hand."""
+"""ReportedRun folders as runs write them, from runs made by hand."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cofair.config.experiment import _toml
-from cofair.report.entries import Run
+from cofair.report.reported_runs import ReportedRun
 from cofair.storage.folder import FORMAT, RunFolder
 from tests.report.made import made_run
 
 NASTY = "<script>alert(1)</script>"
 
 
-def write_folder(folder: Path, run: Run, *, records: int | None = None, cut: bool = False, **facts: Any) -> Path:
+def write_folder(
+    folder: Path, run: ReportedRun, *, records: int | None = None, cut: bool = False, **facts: Any
+) -> Path:
     """Write a run; with `records` it was interrupted after so many, with `cut` in the middle of the next line."""
     tables = [
         f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in table.items())

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from cofair.report.entries import Entry, Run
+from cofair.report.reported_runs import ReportedMethod, ReportedRun
+from cofair.results.record import Record
 from cofair.results.result import Outcome
-from cofair.storage.history import Record
 
 
 def made_run(
     names: Sequence[str], method: str = "fedsac", seed: int = 0, rounds: Sequence[int] = (1, 2, 3), *,
     measure: str = "standalone", reputation: bool = True, neurons: int = 0, spread: float = 0.2,
-) -> Run:  # fmt: skip
+) -> ReportedRun:  # fmt: skip
     """A run in which a client gets a little more than it brought; `spread` is how much rewards differ."""
     random = np.random.default_rng(seed)
     n = len(names)
@@ -34,9 +34,11 @@ def made_run(
         "training": {"rounds": rounds[-1]}, "contribution": {"measure": measure}, "method": {"name": method},
         "run": {"metric": "accuracy", "precision": "float32", "evaluate_every": 1},
     }  # fmt: skip
-    return Run(Path("run"), outcome, experiment, {"given": [], "parameters": 1000, "seed": seed, "versions": {}})
+    return ReportedRun(
+        Path("run"), outcome, experiment, {"given": [], "parameters": 1000, "seed": seed, "versions": {}}
+    )
 
 
-def made_entry(label: str, names: Sequence[str], seeds: int = 2, **kind: Any) -> Entry:
+def made_method(label: str, names: Sequence[str], seeds: int = 2, **kind: Any) -> ReportedMethod:
     """Runs of one method, one a seed."""
-    return Entry(label, tuple(made_run(names, label, seed, **kind) for seed in range(seeds)))
+    return ReportedMethod(label, tuple(made_run(names, label, seed, **kind) for seed in range(seeds)))

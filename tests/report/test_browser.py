@@ -5,10 +5,10 @@ import re
 import pytest
 
 from cofair.report import page as report
-from cofair.report.entries import read_entries
+from cofair.report.reported_runs import read_methods
 from tests.report.browser import NONE, chromium
 from tests.report.folders import NASTY, write_folder
-from tests.report.made import made_entry, made_run
+from tests.report.made import made_method, made_run
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(chromium() is None, reason=NONE)]
@@ -85,10 +85,10 @@ def drawn(page):
 def compared(tmp_path_factory):
     rounds = tuple(range(5, 31, 5)) + tuple(range(31, 41))
     entries = [
-        made_entry("standalone", NAMES, rounds=(1,), reputation=False),
-        made_entry("cgsv", NAMES, rounds=rounds),
-        made_entry("fedsac", NAMES, rounds=rounds, neurons=40, spread=0.25),
-        made_entry("fedavg", NAMES, rounds=rounds, spread=0, reputation=False),
+        made_method("standalone", NAMES, rounds=(1,), reputation=False),
+        made_method("cgsv", NAMES, rounds=rounds),
+        made_method("fedsac", NAMES, rounds=rounds, neurons=40, spread=0.25),
+        made_method("fedavg", NAMES, rounds=rounds, spread=0, reputation=False),
     ]
     return report.write(entries, tmp_path_factory.mktemp("compared") / "report.html")
 
@@ -96,14 +96,14 @@ def compared(tmp_path_factory):
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory):
     folder = tmp_path_factory.mktemp("odd")
-    many = made_entry("cgsv", [f"{NASTY} {k}" for k in range(1000)], neurons=512)
+    many = made_method("cgsv", [f"{NASTY} {k}" for k in range(1000)], neurons=512)
     report.write([many], folder / "many.html")
-    report.write([made_entry("fedsac", ["only"], seeds=1)], folder / "one.html")
+    report.write([made_method("fedsac", ["only"], seeds=1)], folder / "one.html")
     stopped = write_folder(folder / "stopped", made_run(NAMES, rounds=range(1, 21)), records=1, cut=True)
-    report.write(read_entries([stopped]), folder / "stopped.html")
+    report.write(read_methods([stopped]), folder / "stopped.html")
     gaps = write_folder(folder / "gaps", made_run(NAMES, rounds=(1, 2, 7, 8)))
-    report.write(read_entries([gaps]), folder / "gaps.html")
-    report.write_statement(read_entries([gaps])[0], NASTY, folder / "client.html")
+    report.write(read_methods([gaps]), folder / "gaps.html")
+    report.write_statement(read_methods([gaps])[0], NASTY, folder / "client.html")
     return folder
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from cofair.errors import UsageError
 from cofair.report import drawing, figure_files, figures
 from cofair.report.plots import Band, Lines, Plot, Points
-from tests.report.made import made_entry
+from tests.report.made import made_method
 
 FIVE = ["a", "b", "c", "d", "e"]
 
@@ -25,11 +25,11 @@ def names(figure):
 
 @pytest.mark.parametrize("kind", ["pdf", "png", "svg"])
 def test_every_plot_of_a_report_is_a_file(tmp_path, kind):
-    entries = [made_entry("cgsv", FIVE), made_entry("fedsac", FIVE, neurons=4)]
+    entries = [made_method("cgsv", FIVE), made_method("fedsac", FIVE, neurons=4)]
     written = figure_files.write_figures(entries, tmp_path, kind)
     expected = {"fairness_against_accuracy"}
     for entry in entries:
-        expected |= {f"{entry.label}_{plot.key}" for plot in figures.of_entry(entry)}
+        expected |= {f"{entry.label}_{plot.key}" for plot in figures.of_method(entry)}
     assert {path.stem for path in written} == expected
     assert "fedsac_neuron_allocation" in expected
     assert all(path.parent == tmp_path / "figures" and path.suffix == f".{kind}" for path in written)
@@ -37,7 +37,7 @@ def test_every_plot_of_a_report_is_a_file(tmp_path, kind):
 
 
 def test_fonts_are_embedded_as_true_type_and_the_caption_goes_with_the_file(tmp_path):
-    written = figure_files.write_figures([made_entry("cgsv", FIVE)], tmp_path, "pdf")
+    written = figure_files.write_figures([made_method("cgsv", FIVE)], tmp_path, "pdf")
     content = written[0].read_bytes()
     assert b"/CIDFontType2" in content or b"/TrueType" in content
     assert b"/Type3" not in content
@@ -47,20 +47,20 @@ def test_fonts_are_embedded_as_true_type_and_the_caption_goes_with_the_file(tmp_
 def test_the_same_run_gives_the_same_file(tmp_path):
     for kind in ("pdf", "svg"):
         first, second = (
-            figure_files.write_figures([made_entry("cgsv", FIVE)], tmp_path / folder, kind)[0].read_bytes()
+            figure_files.write_figures([made_method("cgsv", FIVE)], tmp_path / folder, kind)[0].read_bytes()
             for folder in ("one", "two")
         )
         assert first == second
 
 
 def test_figures_are_as_wide_as_a_column(tmp_path):
-    written = figure_files.write_figures([made_entry("cgsv", FIVE)], tmp_path, "png")
+    written = figure_files.write_figures([made_method("cgsv", FIVE)], tmp_path, "png")
     assert all(Image.open(path).width == pytest.approx(3.3 * 300, abs=1) for path in written)
 
 
 def test_an_unknown_kind_is_a_sentence(tmp_path):
     with pytest.raises(UsageError, match="did you mean 'pdf'"):
-        figure_files.write_figures([made_entry("cgsv", FIVE)], tmp_path, "pfd")
+        figure_files.write_figures([made_method("cgsv", FIVE)], tmp_path, "pfd")
 
 
 def test_labels_of_any_characters_become_different_file_names():
@@ -73,7 +73,7 @@ def test_labels_of_any_characters_become_different_file_names():
 
 def test_matplotlib_keeps_its_own_settings(tmp_path):
     before = dict(mpl.rcParams)
-    figure_files.write_figures([made_entry("cgsv", FIVE)], tmp_path, "png")
+    figure_files.write_figures([made_method("cgsv", FIVE)], tmp_path, "png")
     assert dict(mpl.rcParams) == before
 
 
@@ -87,12 +87,12 @@ def test_federations_of_any_size_and_names_are_drawn_without_a_warning(tmp_path,
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for measure in ("standalone", "cosine"):
-            entry = made_entry("fedsac", clients, neurons=3, measure=measure)
+            entry = made_method("fedsac", clients, neurons=3, measure=measure)
             assert figure_files.write_figures([entry], tmp_path / measure, "png")
 
 
 def test_long_names_stay_different():
-    plot = figures.accuracy_over_rounds(made_entry("cgsv", [f"hospital of St. Mary {i}" for i in range(20)]).runs[0])
+    plot = figures.accuracy_over_rounds(made_method("cgsv", [f"hospital of St. Mary {i}" for i in range(20)]).runs[0])
     texts = [label.get_text() for label in drawing.draw(plot).axes[1].get_yticklabels()]
     assert len(set(texts)) == 20
 
@@ -116,7 +116,7 @@ def test_names_of_crowded_points_cover_neither_each_other_nor_the_points(seed):
 
 
 def test_a_legend_covers_no_part_of_the_axes():
-    figure = drawing.draw(figures.bounds(made_entry("cgsv", FIVE)))
+    figure = drawing.draw(figures.bounds(made_method("cgsv", FIVE)))
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw(renderer)
     legend = figure.legends[0].get_window_extent(renderer)
@@ -126,7 +126,7 @@ def test_a_legend_covers_no_part_of_the_axes():
 
 
 def test_more_points_than_can_be_named_have_no_names():
-    plot = figures.contribution_and_reward(made_entry("cgsv", [str(i) for i in range(100)], measure="cosine"))
+    plot = figures.contribution_and_reward(made_method("cgsv", [str(i) for i in range(100)], measure="cosine"))
     assert not names(drawing.draw(plot))
 
 
@@ -149,7 +149,7 @@ def test_rewards_inside_and_outside_differ_in_shape_and_colour():
 
 
 def test_where_fairness_is_undefined_for_all_there_is_no_empty_figure(tmp_path):
-    entries = [made_entry(name, FIVE, spread=0.0) for name in ("fedavg", "q-ffl")]
+    entries = [made_method(name, FIVE, spread=0.0) for name in ("fedavg", "q-ffl")]
     written = figure_files.write_figures(entries, tmp_path, "png")
     assert written
     assert not [path for path in written if path.stem == "fairness_against_accuracy"]

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from cofair.report import figures, over_rounds
-from cofair.report.entries import Entry, Run
 from cofair.report.plots import Band, Bars, Heat, Lines, Points
+from cofair.report.reported_runs import ReportedMethod, ReportedRun
+from cofair.results.record import Record
 from cofair.results.result import Outcome
-from cofair.storage.history import Record
-from tests.report.made import made_entry, made_run
+from tests.report.made import made_method, made_run
 
 
 def run_of(brought, got, *, rounds=(1,), allocation=None, download=0.5, method="fedsac", every=1):
@@ -22,16 +22,16 @@ def run_of(brought, got, *, rounds=(1,), allocation=None, download=0.5, method="
         "training": {"rounds": rounds[-1]}, "contribution": {"measure": "standalone"},
         "run": {"metric": "accuracy", "evaluate_every": every},
     }  # fmt: skip
-    return Run(None, outcome, experiment, {"given": [], "parameters": 250})
+    return ReportedRun(None, outcome, experiment, {"given": [], "parameters": 250})
 
 
-def entry_of(*arguments, **kind):
+def reported_method(*arguments, **kind):
     run = run_of(*arguments, **kind)
-    return Entry(run.outcome.method, (run,))
+    return ReportedMethod(run.outcome.method, (run,))
 
 
 def test_bars_show_what_clients_brought_and_got():
-    plot = figures.contribution_and_reward(entry_of([0.5, 0.25], [0.75, 0.125]))
+    plot = figures.contribution_and_reward(reported_method([0.5, 0.25], [0.75, 0.125]))
     assert plot.marks == (Bars("brought", ("a", "b"), (50.0, 25.0)), Bars("got", ("a", "b"), (75.0, 12.5)))
     assert plot.caption == (
         "Fairness γ is 100.0 (100 would be perfectly in proportion). "
@@ -44,12 +44,12 @@ def test_bars_show_what_clients_brought_and_got():
     [([0.75, 0.5], "All 2 clients got more"), ([0.5, 0.25], "Everybody has just what it reaches alone.")],
 )
 def test_a_gain_is_a_gain(got, words):
-    assert words in figures.contribution_and_reward(entry_of([0.5, 0.25], got)).caption
+    assert words in figures.contribution_and_reward(reported_method([0.5, 0.25], got)).caption
 
 
 def test_a_reward_inside_and_one_above_its_bounds():
     # the upper bound of b is (0.5 × 0.25 / 0.5 + 0.5) × 0.8 = 0.6
-    plot = figures.bounds(entry_of([0.5, 0.25], [0.8, 0.7]))
+    plot = figures.bounds(reported_method([0.5, 0.25], [0.8, 0.7]))
     band, inside, outside = plot.marks
     assert isinstance(band, Band)
     assert band.low == (50.0, 25.0)
@@ -85,7 +85,7 @@ def test_many_clients_are_summarised():
 )
 def test_bytes_saved_are_those_of_all_clients_and_rounds(share, words):
     # 2 clients × 2 rounds × 250 parameters of 4 bytes
-    entry = entry_of([0.5, 0.25], [0.6, 0.3], rounds=(1, 2), download=share)
+    entry = reported_method([0.5, 0.25], [0.6, 0.3], rounds=(1, 2), download=share)
     assert words in figures.download(entry).caption
 
 
@@ -98,22 +98,22 @@ def test_allocation_is_neurons_by_rounds_and_not_larger_than_a_screen():
 
 
 def test_training_alone_is_named_the_reference_not_the_fairest():
-    entries = [entry_of([0.5, 0.25], [0.5, 0.25], method="standalone"), made_entry("cgsv", ["a", "b"])]
+    entries = [reported_method([0.5, 0.25], [0.5, 0.25], method="standalone"), made_method("cgsv", ["a", "b"])]
     plot = figures.fairness_against_accuracy(entries)
     assert "Fairest is cgsv" in plot.caption
     assert plot.marks[0].labels == ("standalone", "cgsv")
-    assert [plot.key for plot in figures.of_entry(entries[0])] == ["contribution_and_reward"]
+    assert [plot.key for plot in figures.of_method(entries[0])] == ["contribution_and_reward"]
 
 
 def test_undefined_fairness_is_said_and_not_drawn():
-    equal = entry_of([0.5, 0.25], [0.6, 0.6], method="fedfv")
-    plot = figures.fairness_against_accuracy([equal, made_entry("cgsv", ["a", "b"])])
+    equal = reported_method([0.5, 0.25], [0.6, 0.6], method="fedfv")
+    plot = figures.fairness_against_accuracy([equal, made_method("cgsv", ["a", "b"])])
     assert plot.marks[0].labels == ("cgsv",)
     assert "Fairness is undefined for fedfv" in plot.caption
 
 
 def test_one_client_is_told_about_alone():
-    captions = " ".join(plot.caption for plot in figures.of_entry(made_entry("fedsac", ["only"], seeds=1)))
+    captions = " ".join(plot.caption for plot in figures.of_method(made_method("fedsac", ["only"], seeds=1)))
     assert "Fairness γ takes two clients or more." in captions
     assert "1 of 1 reward is inside" in captions
     assert "the reward has" in captions
@@ -121,6 +121,6 @@ def test_one_client_is_told_about_alone():
 
 def test_other_measures_are_not_drawn_as_accuracies():
     run = dataclasses.replace(run_of([3.0, 1.0], [0.6, 0.3]), facts={"given": ["contributions"], "parameters": 250})
-    plots = {plot.key: plot for plot in figures.of_entry(Entry("fedsac", (run,)))}
+    plots = {plot.key: plot for plot in figures.of_method(ReportedMethod("fedsac", (run,)))}
     assert "bounds" not in plots
     assert plots["contribution_and_reward"].marks == (Points("clients", (3.0, 1.0), (60.0, 30.0), ("a", "b")),)

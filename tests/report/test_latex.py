@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from cofair.report import latex
-from cofair.report.entries import comparison
-from tests.report.made import made_entry
+from cofair.report.reported_runs import comparison
+from tests.report.made import made_method
 
 FIVE = ["a", "b", "c", "d", "e"]
 
@@ -27,7 +27,7 @@ def rows(text):
 
 
 def test_a_table_is_balanced_and_every_row_has_its_columns():
-    text = latex.table(comparison([made_entry("a & b_{%", FIVE), made_entry("\\end{tabular}", FIVE)]).to_frame())
+    text = latex.table(comparison([made_method("a & b_{%", FIVE), made_method("\\end{tabular}", FIVE)]).to_frame())
     unescaped = re.sub(r"\\[\\{}$&%#_]", "", "".join(line for line in text.splitlines(True) if line[0] != "%"))
     depth = 0
     for sign in unescaped:
@@ -78,7 +78,7 @@ def test_special_characters_are_printed_as_they_are(text, expected):
 
 
 def test_tables_are_written_and_an_earlier_summary_is_kept(tmp_path):
-    entries = [made_entry("cgsv", FIVE), made_entry("fedsac", FIVE)]
+    entries = [made_method("cgsv", FIVE), made_method("fedsac", FIVE)]
     assert [path.name for path in latex.write_tables(entries, tmp_path / "new")] == ["table.tex", "summary.csv"]
     written = pd.read_csv(tmp_path / "new" / "summary.csv")
     assert list(written["method"]) == ["cgsv", "fedsac"] * 2

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from cofair.cli.main import app
 from cofair.errors import RunError
 from cofair.report import page
-from cofair.report.entries import read_entries, read_run
 from cofair.report.ledger_section import read_statement
+from cofair.report.reported_runs import read_methods, read_run
 from cofair.storage.ledger import verified
 from tests.storage.test_ledger import rehashed
 from tests.storage.test_resume import carried_out, experiment_of
@@ -30,7 +30,7 @@ def run(finished, tmp_path):
 
 @pytest.fixture
 def statement(run):
-    return page.write_statement(read_entries([run])[0], "2", run.parent / "statement.html")
+    return page.write_statement(read_methods([run])[0], "2", run.parent / "statement.html")
 
 
 def check(run, statement):
@@ -50,7 +50,7 @@ def rewritten(run, **changes):
 
 
 def test_the_report_names_the_head_of_a_ledger_that_holds(run):
-    text = page.document(read_entries([run]))
+    text = page.document(read_methods([run]))
     entries = verified(run / "ledger.jsonl")
     assert f"{len(entries)} entries, nothing altered; says what this page says" in text
     assert entries[-1]["hash"] in text
@@ -60,7 +60,7 @@ def test_the_report_says_what_is_wrong_with_a_ledger(run):
     head = verified(run / "ledger.jsonl")[-1]["hash"]
     text = (run / "ledger.jsonl").read_text()
     (run / "ledger.jsonl").write_text(text.replace('"took_part":[2', '"took_part":[1', 1))
-    shown = page.document(read_entries([run]))
+    shown = page.document(read_methods([run]))
     assert "Entry 1 of the ledger" in shown
     assert "was altered" in shown
     assert head not in shown
@@ -71,7 +71,7 @@ def test_the_report_says_where_the_history_differs_from_the_ledger(run):
     record = json.loads(lines[2])
     record["accuracies"][1] = 0.99
     (run / "history.jsonl").write_text("\n".join([*lines[:2], json.dumps(record), *lines[3:]]) + "\n")
-    shown = page.document(read_entries([run]))
+    shown = page.document(read_methods([run]))
     assert f"0.99 in history.jsonl, round {record['round']}, but" in shown
 
 
@@ -80,8 +80,8 @@ def test_a_report_without_ledgers_has_no_such_section(run):
     summary = json.loads((run / "summary.json").read_text())
     summary.pop("ledger")  # else it names the head of a ledger that somebody removed
     (run / "summary.json").write_text(json.dumps(summary))
-    assert 'id="ledger"' not in page.document(read_entries([run]))
-    assert 'id="ledger"' not in page.client_document(read_entries([run])[0], "2")
+    assert 'id="ledger"' not in page.document(read_methods([run]))
+    assert 'id="ledger"' not in page.client_document(read_methods([run])[0], "2")
 
 
 def test_a_statement_is_what_the_ledger_says(run, statement):
@@ -147,7 +147,7 @@ def test_an_early_statement_stays_true_when_the_run_goes_on(run, tmp_path):
         lines = (run / name).read_text().splitlines(keepends=True)
         (early / name).write_text("".join(lines[:count]))
     (early / "summary.json").unlink()
-    statement = page.write_statement(read_entries([early])[0], "0", tmp_path / "early.html")
+    statement = page.write_statement(read_methods([early])[0], "0", tmp_path / "early.html")
     assert check(run, statement).exit_code == 0
 
 

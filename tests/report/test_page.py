@@ -11,10 +11,10 @@ import pytest
 import cofair
 from cofair.errors import UsageError
 from cofair.report import interactive, page
-from cofair.report.entries import read_entries
 from cofair.report.markup import data, element
+from cofair.report.reported_runs import read_methods
 from tests.report.folders import NASTY, write_folder
-from tests.report.made import made_entry, made_run
+from tests.report.made import made_method, made_run
 
 LIMIT = 8e6  # bytes
 
@@ -55,8 +55,8 @@ def values(parsed):
 @pytest.fixture(scope="module")
 def compared():
     names = ["a", "b", "c"]
-    reference = made_entry("standalone", names, rounds=(1,), reputation=False)
-    return document(made_entry("cgsv", names), made_entry("fedsac", names, neurons=4, spread=0.3), reference)
+    reference = made_method("standalone", names, rounds=(1,), reputation=False)
+    return document(made_method("cgsv", names), made_method("fedsac", names, neurons=4, spread=0.3), reference)
 
 
 def test_the_page_needs_nothing_from_outside(compared):
@@ -93,13 +93,13 @@ def test_every_plot_has_data_a_caption_and_a_text_alternative(compared):
 def test_the_fairest_method_is_shown_first_and_training_alone_is_not_ranked(compared):
     chosen = [value for tag, name, value in compared.attributes if (tag, name) == ("option", "selected")]
     assert len(chosen) == 1
-    source = page.document([made_entry("standalone", ["a", "b"], rounds=(1,)), made_entry("cgsv", ["a", "b"])])
+    source = page.document([made_method("standalone", ["a", "b"], rounds=(1,)), made_method("cgsv", ["a", "b"])])
     assert re.search(r'<option value="\d" selected>cgsv</option>', source)
     assert "standalone is the reference" in Parsed(source).text
 
 
 def test_the_best_of_each_column_is_bold_and_undefined_is_a_dash():
-    better, worse = made_entry("better", ["a", "b"], spread=0.3), made_entry("worse", ["a", "b"], spread=0)
+    better, worse = made_method("better", ["a", "b"], spread=0.3), made_method("worse", ["a", "b"], spread=0)
     source = page.document([better, worse])
     rows = re.findall(r"<tr><th scope=\"row\".*?</tr>", source)
     assert [row.count("<strong>") for row in rows] == [7, 2]  # download and seconds are equal
@@ -111,8 +111,8 @@ def test_the_best_of_each_column_is_bold_and_undefined_is_a_dash():
 )
 def test_a_name_stays_a_name(tmp_path, name):
     folder = write_folder(tmp_path / "run", made_run([name, "b", "c"]))
-    entries = read_entries([folder])
-    plain = Parsed(page.document(read_entries([write_folder(tmp_path / "plain", made_run(["a", "b", "c"]))])))
+    entries = read_methods([folder])
+    plain = Parsed(page.document(read_methods([write_folder(tmp_path / "plain", made_run(["a", "b", "c"]))])))
     parsed = Parsed(page.document(entries))
     assert parsed.tags == plain.tags
     assert f"Client {name}" in parsed.text
@@ -124,7 +124,7 @@ def test_a_name_stays_a_name(tmp_path, name):
 
 
 def test_many_nasty_clients_stay_names_too():
-    parsed = document(made_entry("cgsv", [f"{NASTY} {k}" for k in range(60)], seeds=1))
+    parsed = document(made_method("cgsv", [f"{NASTY} {k}" for k in range(60)], seeds=1))
     assert len(parsed.scripts) == 3
     assert values(parsed)["clients"]["0"]["columns"][0][0].startswith(NASTY)
 
@@ -132,7 +132,7 @@ def test_many_nasty_clients_stay_names_too():
 def test_labels_and_settings_are_escaped(tmp_path):
     run = made_run(["a", "b"])
     run.experiment["federation"] = {"data": NASTY}
-    parsed = document(*read_entries([write_folder(tmp_path / "<b>run", run)]))
+    parsed = document(*read_methods([write_folder(tmp_path / "<b>run", run)]))
     assert len(parsed.scripts) == 3
     assert "b" not in parsed.tags
     assert NASTY in parsed.text
@@ -159,14 +159,14 @@ def test_different_clients_have_different_files():
 
 
 def test_what_a_method_said_before_its_first_round_is_on_the_page():
-    entry = made_entry("contract", ["a", "b"], seeds=1)
+    entry = made_method("contract", ["a", "b"], seeds=1)
     entry.runs[0].facts["notes"] = ["Promises are kept to ± 2 points.", "A fairness of <98> can be expected."]
     said = "(seed 0): Promises are kept to ± 2 points. A fairness of <98> can be expected."
     assert said in Parsed(page.document([entry])).text
 
 
 def test_one_client_gives_a_page():
-    parsed = document(made_entry("fedsac", ["only"], seeds=1))
+    parsed = document(made_method("fedsac", ["only"], seeds=1))
     assert "What 1 client brought and got with fedsac" in parsed.text
     assert "undefined" in parsed.text
     assert "nan" not in parsed.text.lower()
@@ -174,7 +174,7 @@ def test_one_client_gives_a_page():
 
 def test_a_thousand_clients_are_a_table_to_search_and_the_page_stays_small():
     names = [f"hospital {k}" for k in range(1000)]
-    methods = [made_entry(f"method{k}", names, neurons=512, rounds=range(1, 60)) for k in range(4)]
+    methods = [made_method(f"method{k}", names, neurons=512, rounds=range(1, 60)) for k in range(4)]
     source = page.document(methods)
     assert len(source.encode()) < LIMIT
     parsed = Parsed(source)
@@ -187,14 +187,14 @@ def test_a_thousand_clients_are_a_table_to_search_and_the_page_stays_small():
 
 def test_an_interrupted_run_says_where_it_stopped(tmp_path):
     folder = write_folder(tmp_path / "run", made_run(["a", "b"], rounds=range(1, 41)), records=17, cut=True)
-    parsed = document(*read_entries([folder]))
+    parsed = document(*read_methods([folder]))
     assert parsed.text.count("interrupted after round 17 of 40") == 2  # below the table and in the list of runs
-    assert "interrupted after round 17" in Parsed(page.client_document(read_entries([folder])[0], "a")).text
+    assert "interrupted after round 17" in Parsed(page.client_document(read_methods([folder])[0], "a")).text
 
 
 def test_missing_rounds_are_said_and_not_drawn(tmp_path):
     folder = write_folder(tmp_path / "run", made_run(["a", "b"], rounds=(1, 2, 5, 6)))
-    parsed = document(*read_entries([folder]))
+    parsed = document(*read_methods([folder]))
     assert "rounds 3–4 are missing in its history" in parsed.text
     line = values(parsed)["plots"]["0"][1]["data"][0]
     assert line["y"][2:4] == [None, None]
@@ -202,7 +202,7 @@ def test_missing_rounds_are_said_and_not_drawn(tmp_path):
 
 def test_how_to_run_it_again_is_a_command_that_works(tmp_path):
     write_folder(tmp_path / "my run", made_run(["a", "b"]))
-    assert f"cofair run '{tmp_path}/my run/experiment.toml' --out again" in document(*read_entries([tmp_path])).text
+    assert f"cofair run '{tmp_path}/my run/experiment.toml' --out again" in document(*read_methods([tmp_path])).text
 
 
 def test_a_comparison_of_defaults_is_run_again_by_one_command(tmp_path):
@@ -217,7 +217,7 @@ def test_a_comparison_of_defaults_is_run_again_by_one_command(tmp_path):
                 key: "none" if value is None else value for key, value in run.experiment["method"].items()
             }
             write_folder(tmp_path / f"{method}-seed{seed}", run)
-    text = document(*read_entries([tmp_path])).text
+    text = document(*read_methods([tmp_path])).text
     file = tmp_path / "fedavg-seed3" / "experiment.toml"
     assert f"cofair compare --experiment {file} --methods fedavg,fedsac --seeds 2 --out again" in text
 
@@ -234,7 +234,7 @@ def test_a_result_in_memory_reports_itself(tmp_path):
 
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(UsageError, match="is a folder"):
-        page.write([made_entry("cgsv", ["a", "b"])], tmp_path)
+        page.write([made_method("cgsv", ["a", "b"])], tmp_path)
 
 
 def test_every_colour_of_plots_is_known_on_a_dark_page(compared):

@@ -6,12 +6,12 @@ import pytest
 from cofair.config.experiment import Experiment
 from cofair.report import page
 from cofair.report.clients import client_plots
-from cofair.report.entries import entry_of, read_entries
 from cofair.report.plots import Lines
-from cofair.report.promise_section import misses_over_rounds, promises, round_by_round, told
-from cofair.report.statement import Standing
-from cofair.runs.run import run_experiment
-from cofair.storage.history import Record
+from cofair.report.promise_section import misses_over_rounds, promise_sentences, promises, round_by_round
+from cofair.report.reported_runs import read_methods, reported_method
+from cofair.report.statement import ClientStatements
+from cofair.results.record import Record
+from cofair.runs.single import run_experiment
 from tests.storage.test_resume import carried_out, experiment_of
 
 
@@ -44,7 +44,7 @@ def test_misses_are_tested_less_promised_in_points():
 
 
 def test_a_client_is_told_its_promise_and_its_largest_miss():
-    sentence = told(RUN, promises(RUN), 0, last=2)
+    sentence = promise_sentences(RUN, promises(RUN), 0, last=2)
     assert sentence.startswith(
         "It was promised 31.0 %: its reward has 31.0 % on the validation set and 31.5 % on the test"
     )
@@ -71,7 +71,7 @@ def test_a_client_is_told_how_closely_a_promise_can_be_kept():
         ),
     ]:
         run = run_of(records, **facts)
-        assert told_at_the_end in told(run, promises(run), 0, last=2)
+        assert told_at_the_end in promise_sentences(run, promises(run), 0, last=2)
 
 
 def test_methods_without_promises_have_none():
@@ -83,13 +83,13 @@ def test_a_statement_shows_promised_validated_and_tested_round_by_round(tmp_path
     """A real run of contract, as the page of one client tells it."""
     experiment = experiment_of("contract")
     carried_out(experiment, tmp_path / "run")
-    entry = read_entries([tmp_path / "run"])[0]
+    entry = read_methods([tmp_path / "run"])[0]
     text = page.client_document(entry, "2")
     last = entry.runs[0].outcome.history[-1]
     cells = [100 * values[2] for values in (last.promised, last.validated, last.accuracies)]
     assert all(f"<td>{cell:.1f} %</td>" in text for cell in cells)
     assert text.count("points</td>") == len(entry.runs[0].outcome.history)
-    (plot,) = client_plots(Standing(entry), 2)
+    (plot,) = client_plots(ClientStatements(entry), 2)
     assert [mark.name for mark in plot.marks if isinstance(mark, Lines)] == [
         "its reward", "promised", "on the validation set",
     ]  # fmt: skip
@@ -99,10 +99,10 @@ def test_a_statement_shows_promised_validated_and_tested_round_by_round(tmp_path
 def test_a_client_that_was_removed_is_promised_nothing_any_more(tmp_path):
     """Its promise of before is not held against the model that it keeps."""
     run = run_of([record(1, [0.3, 0.5], [0.3, 0.5], [0.3, 0.5]), record(2, [np.nan, 0.5], [np.nan, 0.5], [0.9, 0.5])])
-    assert told(run, promises(run), 0) == (
+    assert promise_sentences(run, promises(run), 0) == (
         "It was removed after round 1: it keeps the model it had then, and nothing is promised to it any more (seed 0)."
     )
-    assert told(run, promises(run), 1).startswith("It was promised 50.0 %")
+    assert promise_sentences(run, promises(run), 1).startswith("It was promised 50.0 %")
     assert len(round_by_round(promises(run), 0)) == 1
     attacked = Experiment.from_dict(
         {
@@ -115,6 +115,6 @@ def test_a_client_that_was_removed_is_promised_nothing_any_more(tmp_path):
     gone = [i for i, value in enumerate(result.history[-1].promised) if np.isnan(value)]
     assert gone
     assert all(np.isnan(result.history[-1].validated[i]) for i in gone)
-    sentences = Standing(entry_of(result, result.experiment_toml, result.facts)).sentences(gone[0])
+    sentences = ClientStatements(reported_method(result)).sentences(gone[0])
     assert "It was removed by the defence, and counts as who brings least (seed 0)." in sentences[0]
     assert any(sentence.startswith("It was removed after round") for sentence in sentences)

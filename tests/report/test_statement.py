@@ -6,11 +6,11 @@ import pytest
 
 from cofair.config.experiment import Experiment
 from cofair.errors import UsageError
-from cofair.report.entries import Entry, Run, entry_of
-from cofair.report.statement import Standing, largest_changes
+from cofair.report.reported_runs import ReportedMethod, ReportedRun, reported_method
+from cofair.report.statement import ClientStatements, largest_changes
+from cofair.results.record import Record
 from cofair.results.result import Outcome
-from cofair.runs.run import run_experiment
-from cofair.storage.history import Record
+from cofair.runs.single import run_experiment
 
 
 def standing(brought, got, *, reputations=None, method="fedsac", measure="standalone", given=(), names=None):
@@ -21,8 +21,8 @@ def standing(brought, got, *, reputations=None, method="fedsac", measure="standa
     )
     outcome = Outcome(method, 0, tuple(names or "abcd"[:n]), (10,) * n, tuple(brought), history)
     experiment = {"contribution": {"measure": measure}, "run": {"metric": "accuracy"}}
-    run = Run(None, outcome, experiment, {"given": list(given), "parameters": 250})
-    return Standing(Entry(method, (run,)))
+    run = ReportedRun(None, outcome, experiment, {"given": list(given), "parameters": 250})
+    return ClientStatements(ReportedMethod(method, (run,)))
 
 
 def test_all_that_a_client_is_told():
@@ -88,14 +88,14 @@ def test_a_contribution_that_was_measured_anew_is_told():
     now = result.history[-1].contributions[5]
     assert now != result.contributions[5]
     assert result.history[0].contributions is None
-    told = Standing(entry_of(result, result.experiment_toml, result.facts)).sentences(5)[0]
+    told = ClientStatements(reported_method(result)).sentences(5)[0]
     assert told.endswith(f"By round 5 that was measured anew as {100 * now:.1f} %, and its reward follows it (seed 0).")
 
 
 def test_means_are_over_seeds():
     one = standing([0.25, 0.5], [0.4, 0.8]).run
     two = dataclasses.replace(one, outcome=dataclasses.replace(one.outcome, contributions=(0.35, 0.5), seed=1))
-    assert Standing(Entry("fedsac", (one, two))).brought.tolist() == pytest.approx([0.3, 0.5])
+    assert ClientStatements(ReportedMethod("fedsac", (one, two))).brought.tolist() == pytest.approx([0.3, 0.5])
 
 
 def test_an_unknown_client_is_told_who_there_is():

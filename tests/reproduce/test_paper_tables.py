@@ -3,8 +3,8 @@ import pytest
 from cofair.errors import UsageError
 from cofair.reproduce import approximation, measurements, paper_tables
 from cofair.reproduce.paper_numbers import Number, numbers
+from cofair.results.record import Record
 from cofair.results.result import Outcome
-from cofair.storage.history import Record
 
 
 @pytest.mark.parametrize("name", paper_tables.names())

@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-from cofair.runs.compare import Comparison
+from cofair.results.comparison import Comparison
 from tests.report.made import made_run
 
 

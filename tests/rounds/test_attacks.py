@@ -11,12 +11,20 @@ from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
 from cofair.errors import UsageError
-from cofair.rounds.attacks import Attack, AttackedEngine, AttackSettings
-from cofair.runs.setup import prepare
+from cofair.rounds.attacks import Attack, AttackSettings
 from tests.conftest import small_federation
+from tests.driving import prepare
 
 WORK = Work(steps=2, batch_size=8, lr=0.1)
 UPLOADS = ("nothing", "noise", "echo", "follow", "sign_flip", "scale", "copy", "defect")
+
+
+class AttackedEngine:
+    def __init__(self, engine, attack):
+        self.engine, self.attack = engine, attack
+
+    def train(self, rewards, states, t):
+        return self.attack.act(rewards, states, t, self.engine.train(rewards, states, t))
 
 
 def trained(make_problem, name, engine=VectorisedEngine, rounds=2, masks=None, **settings):
@@ -170,5 +178,5 @@ def test_contributions_are_measured_under_attack(make_problem):
             Experiment.from_dict(settings | attack), federation=federation, model=module
         ).server.contributions
         assert found[[0, 2, 3]].tolist() == honest.server.contributions[[0, 2, 3]].tolist()
-        initial = float(honest.tester.score(honest.server.initial).metric)
+        initial = float(honest.setup.tester.score(honest.server.initial).metric)
         assert float(found[1]) == (min(found[[0, 2, 3]].min(), initial) if name == "nan" else initial)

@@ -7,17 +7,18 @@ from cofair.config.experiment import Experiment
 from cofair.engine.protocol import ClientStates, Delivered
 from cofair.errors import UsageError
 from cofair.methods.rules.aggregation import Rule, mean_over_clients, mean_over_holders
-from cofair.rounds.client_status import Standing
+from cofair.rounds.client_status import ClientStatus
 from cofair.rounds.defences import DefenceSettings, agreement, bounded, defended
-from cofair.runs.setup import prepare
+from cofair.runs.measurement import handed_again, measured_again
 from tests.conftest import small_federation, small_stack, uploads_of
+from tests.driving import prepare
 from tests.methods.test_every_method import rows, run
 
 
 def standing_of(count):
     everybody = torch.ones(count, dtype=torch.bool)
     numbers = torch.linspace(0.1, 0.5, count, dtype=torch.float64)
-    return Standing(numbers, numbers, torch.zeros(len(numbers)), ~everybody, torch.zeros_like(numbers), everybody)
+    return ClientStatus(numbers, numbers, torch.zeros(len(numbers)), ~everybody, torch.zeros_like(numbers), everybody)
 
 
 def test_long_updates_are_cut_to_a_multiple_of_the_median_norm():
@@ -104,17 +105,16 @@ def test_later_defection_is_seen_only_where_contributions_are_measured_anew(name
 
 def test_measuring_anew_changes_little_where_nobody_attacks():
     _, prepared = run("fedavg", last=1)
-    standing = Standing.at_first(prepared.server)
-    uploads, _ = prepared.engine.train(prepared.alone_again(standing, 5), ClientStates(), 1)
-    again = prepared.measured_again(standing, uploads).contributions
+    standing = ClientStatus.at_first(prepared.server.contributions)
+    uploads, _ = prepared.engine.train(handed_again(prepared.setup, 5), ClientStates(), 1)
+    again = measured_again(prepared.setup, standing, uploads).contributions
     assert not torch.equal(
-        uploads.updates + prepared.server.initial, prepared.server.alone()
+        uploads.updates + prepared.server.initial, prepared.brought.alone
     )  # samples in another order
     assert float((again - standing.contributions).abs().max()) < 0.15
 
 
 def test_who_was_absent_when_contributions_were_measured_anew_stands_as_before():
     _, prepared = run("fedavg", last=1, participation={"leave": [3]})
-    standing = Standing.at_first(prepared.server)
-    rewards = prepared.alone_again(standing, 5)
+    rewards = prepared.setup.participation.limited(handed_again(prepared.setup, 5), 5)
     assert rewards.participants.tolist() == [False, True, True, True]

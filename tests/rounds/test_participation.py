@@ -8,9 +8,9 @@ from cofair.engine.phases import PERSONALISE
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.engine.work import Work
 from cofair.errors import UsageError
-from cofair.rounds.client_status import Standing
+from cofair.rounds.client_status import ClientStatus
 from cofair.rounds.participation import Participation, ParticipationSettings, came_to_nothing
-from cofair.runs.run import run_experiment
+from cofair.runs.single import run_experiment
 
 NAMES = [f"client {i}" for i in range(40)]
 CPU = torch.device("cpu")
@@ -64,10 +64,7 @@ def test_rewards_are_limited_in_one_place():
 
 
 def standing(*brought):
-    class Known:
-        contributions = torch.tensor(brought, dtype=torch.float64)
-
-    return Standing.at_first(Known())
+    return ClientStatus.at_first(torch.tensor(brought, dtype=torch.float64))
 
 
 def test_who_is_away_loses_reputation_and_regains_it_as_it_lost_it_also_a_negative_one():

@@ -8,7 +8,7 @@ import pytest
 from cofair import metrics
 from cofair.config.experiment import Experiment
 from cofair.results.result import Result
-from cofair.runs.run import run_experiment
+from cofair.runs.single import run_experiment
 
 FREE_RIDERS = ("1", "4", "8")
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from cofair.config.experiment import Experiment
-from cofair.report.entries import read_run
-from cofair.runs.loop import driven
-from cofair.runs.run import run_experiment
-from cofair.runs.sweep import run_batch
+from cofair.report.reported_runs import read_run
+from cofair.runs.lockstep_batch import run_in_lockstep
+from cofair.runs.single import run_experiment
+from tests.driving import Heard, collected
 from tests.methods.test_every_method import rows, run
-from tests.runs.test_sweep import SMALL, jobs_of, silent
+from tests.runs.test_sweep import SMALL, jobs_of
 
 STORM = {
     "attack": {"name": "echo", "clients": [1]},
@@ -29,7 +29,7 @@ def test_attacks_act_in_lockstep_as_in_runs_one_by_one(tmp_path):
     grid = {"attack": attacks, "method": ["fedrac"]}
     tables = SMALL | {"participation": {"dropout": 0.2}, "contribution": {"epochs": 2, "every": 3}, "grid": grid}
     jobs = jobs_of(tables, tmp_path)
-    run_batch(jobs, silent)
+    run_in_lockstep(jobs, Heard())
     for job in jobs:
         together, alone = read_run(job.folder).outcome, run_experiment(job.experiment)
         assert together.contributions == pytest.approx(alone.contributions, abs=1e-9)
@@ -42,21 +42,19 @@ def test_attacks_act_in_lockstep_as_in_runs_one_by_one(tmp_path):
 
 @pytest.mark.parametrize("name", ["fedrac", "cgsv", "fedave"])
 def test_a_run_goes_on_from_any_round_to_the_same_bits(name):
-    kept = []
     _, prepared = run(name, last=6, run={"evaluate_every": 1}, **STORM)
-    method = prepared.experiment.method
-    whole = list(driven(method, prepared, keep=kept.append))
-    for position in kept[1:5]:
-        rest = list(driven(method, prepared, begun=position))
-        assert [tested.record.round for tested in rest] == list(range(position.t + 1, 7))
-        for one, other in zip(rest, whole[position.t :], strict=True):
+    whole = collected(prepared)
+    for state in whole.states[1:5]:
+        rest = collected(prepared, begun=state).rounds
+        assert [tested.record.round for tested in rest] == list(range(state.round + 1, 7))
+        for one, other in zip(rest, whole.rounds[state.round :], strict=True):
             assert torch.equal(rows(one.delivered, prepared), rows(other.delivered, prepared))
             assert one.record.refused == other.record.refused
 
 
 def test_one_preparation_serves_several_methods_although_contributions_change():
     tested, prepared = run("fedrac", last=5, **STORM)
-    again = list(driven(prepared.experiment.method, prepared))
+    again = collected(prepared).rounds
     assert torch.equal(rows(again[-1].delivered, prepared), rows(tested[-1][1], prepared))
 
 

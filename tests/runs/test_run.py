@@ -12,9 +12,10 @@ from cofair.config.experiment import Experiment
 from cofair.errors import RunError, UsageError
 from cofair.methods.fedavg import FedAvg
 from cofair.models import build
-from cofair.runs.run import run_experiment
+from cofair.results.record import Record
+from cofair.runs.single import run_experiment
 from cofair.storage.folder import RunFolder, write_whole
-from cofair.storage.history import Record, read_history
+from cofair.storage.history import read_history
 
 SMALL = {
     "federation": {"clients": 4},

@@ -7,15 +7,18 @@ import torch
 
 from cofair.config.experiment import Experiment
 from cofair.config.grid import read_grid
+from cofair.config.job import Job
 from cofair.engine.lockstep import Lockstep
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.errors import CofairError, UsageError
-from cofair.report.entries import read_run
-from cofair.runs import sweep
-from cofair.runs.run import run_experiment
-from cofair.runs.sweep import Job, batches, check, run_batch, unfinished
-from cofair.runs.workers import run_jobs
+from cofair.report.reported_runs import read_run
+from cofair.runs.jobs import check_lockstep, run_jobs, unfinished
+from cofair.runs.lockstep_batch import run_in_lockstep
+from cofair.runs.run import Run
+from cofair.runs.scheduling import batches, most_rows
+from cofair.runs.single import run_experiment
 from cofair.storage.audit import audited, client_lines
+from tests.driving import Heard
 
 SMALL = {
     "federation": {"data": "digits", "clients": 4},
@@ -45,15 +48,11 @@ def jobs_of(tables, folder):
     return [Job(point.experiment, folder / point.name) for point in read_grid(tables)]
 
 
-def silent(job, record, failure):
-    assert failure is None, failure
-
-
 def test_runs_in_lockstep_give_the_numbers_of_runs_one_by_one(tmp_path):
     jobs = jobs_of(SMALL | {"grid": VARIED}, tmp_path)
     assert len(jobs) == 36
     for batch in batches(jobs):
-        run_batch(batch, silent)
+        run_in_lockstep(batch, Heard())
     for job in jobs:
         together, alone = read_run(job.folder).outcome, run_experiment(job.experiment)
         assert together.contributions == pytest.approx(alone.contributions, abs=1e-9)
@@ -75,7 +74,7 @@ def test_who_asks_for_losses_trains_with_the_others(tmp_path, monkeypatch):
         return train(engine, rewards, states, t)
 
     monkeypatch.setattr(VectorisedEngine, "train", counted)
-    run_batch(jobs_of(SMALL | {"grid": {"method": ["cgsv", "fedave", "cffl"]}}, tmp_path), silent)
+    run_in_lockstep(jobs_of(SMALL | {"grid": {"method": ["cgsv", "fedave", "cffl"]}}, tmp_path), Heard())
     assert trained == [("alone", 1, 4), *[("train", t, 12) for t in (1, 2, 3, 4)]]
 
 
@@ -83,7 +82,7 @@ def test_optimisers_with_memory_keep_it_apart_in_lockstep(tmp_path):
     tables = SMALL | {"training": SMALL["training"] | {"optimiser": "adam", "lr": 0.01}}
     jobs = jobs_of(tables | {"grid": {"run": {"seed": [0, 1]}, "method": ["fedavg", "cgsv"]}}, tmp_path)
     (batch,) = batches(jobs)
-    run_batch(batch, silent)
+    run_in_lockstep(batch, Heard())
     for job in jobs:
         alone = run_experiment(job.experiment)
         assert read_run(job.folder).outcome.accuracies == pytest.approx(alone.accuracies, abs=1e-9)
@@ -101,20 +100,20 @@ def test_runs_that_do_not_fit_in_memory_go_on_in_smaller_parts(tmp_path, monkeyp
         sizes.append((requests[0].t, len(requests)))
         return train(lockstep, requests)
 
-    alive, begun = weakref.WeakSet(), sweep._Going.__init__
+    alive, begun = weakref.WeakSet(), Run.__init__
 
-    def noted(going, *args):
-        begun(going, *args)
+    def noted(run, *given, **options):
+        begun(run, *given, **options)
         if alive and len(alive) >= 5:
             raise AssertionError("what did not fit is still held")
-        alive.add(going)
+        alive.add(run)
 
     monkeypatch.setattr(Lockstep, "train", scarce)
-    monkeypatch.setattr(sweep._Going, "__init__", noted)
+    monkeypatch.setattr(Run, "__init__", noted)
     gc.disable()  # what waits for it may wait too long
     try:
-        with pytest.warns(UserWarning, match="5 runs at once: they go on 2 at a time"):
-            run_batch(jobs, silent)
+        with pytest.warns(UserWarning, match="5 runs at once: they continue 2 at a time"):
+            run_in_lockstep(jobs, Heard())
     finally:
         gc.enable()
     assert [count for t, count in sizes if t == 4] == [2, 2, 1]
@@ -128,7 +127,7 @@ def test_runs_that_do_not_fit_in_memory_go_on_in_smaller_parts(tmp_path, monkeyp
 def test_a_run_that_failed_is_not_tried_again_when_memory_runs_out(tmp_path, monkeypatch):
     tables = SMALL | {"contribution": {"measure": "size"}, "run": SMALL["run"] | {"precision": "float32"}}
     jobs = jobs_of(tables | {"grid": {"training": {"lr": [0.1, 0.05, 1e30]}}}, tmp_path)
-    train, failures = Lockstep.train, []
+    train, heard = Lockstep.train, Heard()
 
     def scarce(lockstep, requests):
         if requests[0].t == 3 and len(lockstep.problems) == 3:
@@ -136,15 +135,16 @@ def test_a_run_that_failed_is_not_tried_again_when_memory_runs_out(tmp_path, mon
         return train(lockstep, requests)
 
     monkeypatch.setattr(Lockstep, "train", scarce)
-    with pytest.warns(UserWarning, match="3 runs at once: they go on 1 at a time"):
-        run_batch(jobs, lambda job, record, failure: failures.append(job) if failure else None)
-    assert failures == unfinished(jobs) == jobs[2:]
+    with pytest.warns(UserWarning, match="3 runs at once: they continue 1 at a time"):
+        run_in_lockstep(jobs, heard)
+    assert unfinished(jobs) == jobs[2:]
+    assert list(heard.failures) == [job.name for job in jobs[2:]]
 
 
 def test_workers_share_the_memory_of_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80e9, 100e9))
     gpu, size = torch.device("cuda"), 10_000_000
-    alone, many = (sweep._most_rows(size, gpu, workers) for workers in (1, 10))
+    alone, many = (most_rows(size, gpu, workers) for workers in (1, 10))
     assert alone == 0.6 * 80e9 // (4 * 10 * size)  # what is free
     assert many == 0.6 * 10e9 // (4 * 10 * size)  # a tenth of all there is
 
@@ -153,7 +153,7 @@ def test_validation_sets_of_different_sizes_ask_for_different_looks(tmp_path):
     tables = SMALL | {"federation": SMALL["federation"] | {"samples": 250, "clients": 3}, "method": {"name": "fedave"}}
     jobs = jobs_of(tables | {"grid": {"federation": {"validation": [0.06, 0.3]}}}, tmp_path)
     (batch,) = batches(jobs)
-    run_batch(batch, silent)
+    run_in_lockstep(batch, Heard())
     for job in jobs:
         ours, theirs = read_run(job.folder).outcome.history[-1], run_experiment(job.experiment).history[-1]
         assert ours.reputation == pytest.approx(theirs.reputation, abs=1e-9)
@@ -165,12 +165,12 @@ def test_a_single_run_that_does_not_fit_in_memory_says_so(tmp_path, monkeypatch)
 
     monkeypatch.setattr(Lockstep, "train", scarce)
     with pytest.raises(torch.OutOfMemoryError):
-        run_batch(jobs_of(SMALL | {"grid": {"run": {"seed": [0]}}}, tmp_path), silent)
+        run_in_lockstep(jobs_of(SMALL | {"grid": {"run": {"seed": [0]}}}, tmp_path), Heard())
 
 
 def test_the_ledger_of_a_sweep_names_no_rewards_for_none_are_kept(tmp_path):
     job = Job(Experiment.from_dict(SMALL | {"method": {"name": "fedrac"}}), tmp_path / "own")
-    run_batch([job], silent)
+    run_in_lockstep([job], Heard())
     entries = audited(job.folder)
     assert not any("rewards" in entry for entry in entries)
     assert not list(job.folder.glob("*.safetensors"))
@@ -180,7 +180,7 @@ def test_the_ledger_of_a_sweep_names_no_rewards_for_none_are_kept(tmp_path):
 
 def test_what_is_finished_is_not_computed_again(tmp_path):
     jobs = jobs_of(SMALL | {"grid": {"run": {"seed": [0, 1]}}}, tmp_path)
-    run_batch(jobs[:1], silent)
+    run_in_lockstep(jobs[:1], Heard())
     assert unfinished(jobs) == jobs[1:]
     changed = [Job(job.experiment.with_run(evaluate_every=2), job.folder) for job in jobs]
     assert unfinished(changed) == changed  # another experiment in the same folder is another run
@@ -191,37 +191,38 @@ def test_what_is_finished_is_not_computed_again(tmp_path):
 def test_a_run_that_diverges_does_not_end_the_others(tmp_path):
     tables = SMALL | {"contribution": {"measure": "size"}, "run": SMALL["run"] | {"precision": "float32"}}
     jobs = jobs_of(tables | {"grid": {"training": {"lr": [0.1, 1e30]}}}, tmp_path)
-    failures = {}
-    run_batch(jobs, lambda job, record, failure: failures.update({job.folder.name: failure}) if failure else None)
-    assert list(failures) == [jobs[1].folder.name]
-    assert "diverged" in failures[jobs[1].folder.name]
+    heard = Heard()
+    run_in_lockstep(jobs, heard)
+    assert list(heard.failures) == [jobs[1].name]
+    assert "diverged" in heard.failures[jobs[1].name]
     assert unfinished(jobs) == jobs[1:]
 
 
 @pytest.mark.parametrize("wild_rate", [1e9, 1e300])  # losses, or models too, are not finite
 def test_clients_that_diverge_alone_end_only_their_own_runs(tmp_path, wild_rate):
     jobs = jobs_of(SMALL | {"grid": {"training.lr": [0.1, wild_rate], "method": ["fedavg", "fedrac"]}}, tmp_path)
-    failed = []
-    run_batch(jobs, lambda job, record, failure: failed.append((job, failure)) if failure else None)
+    heard = Heard()
+    run_in_lockstep(jobs, heard)
     wild = [job for job in jobs if job.experiment.training.lr == wild_rate]
     assert len(wild) == 2
-    assert [job for job, _ in failed] == wild == unfinished(jobs)
-    assert all("diverge" in failure or "finite" in failure for _, failure in failed)
+    assert wild == unfinished(jobs)
+    assert list(heard.failures) == [job.name for job in wild]
+    assert all("diverge" in failure or "finite" in failure for failure in heard.failures.values())
 
 
 def test_a_run_with_other_settings_is_never_replaced(tmp_path):
     """Neither a finished one nor one that was interrupted."""
     jobs = jobs_of(SMALL | {"grid": {"method": ["fedavg"]}}, tmp_path)
-    run_batch(jobs, silent)
+    run_in_lockstep(jobs, Heard())
     kept = (jobs[0].folder / "history.jsonl").read_text()
     others = jobs_of(SMALL | {"training": {"rounds": 2, "steps": 3}, "grid": {"method": ["fedavg"]}}, tmp_path)
     assert [job.folder for job in others] == [job.folder for job in jobs]
     for _ in range(2):
         with pytest.raises(UsageError, match="holds a run with other settings"):
-            run_jobs(others, silent)
+            run_jobs(others, Heard(), lockstep=True)
         (jobs[0].folder / "summary.json").unlink(missing_ok=True)
     assert (jobs[0].folder / "history.jsonl").read_text() == kept
-    check(jobs)
+    check_lockstep(jobs)
 
 
 @pytest.mark.parametrize(
@@ -232,13 +233,13 @@ def test_what_cannot_be_computed_is_found_before_anything_is(tmp_path, changes, 
     if "run.device" in changes and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(CofairError, match=sentence):
-        run_jobs(jobs_of(SMALL | {"grid": changes}, tmp_path), silent)
+        run_jobs(jobs_of(SMALL | {"grid": changes}, tmp_path), Heard(), lockstep=True)
     assert not list(tmp_path.iterdir())
 
 
 def test_seconds_are_a_share_of_the_batch(tmp_path):
     jobs = jobs_of(SMALL | {"grid": {"run": {"seed": [0, 1, 2]}}}, tmp_path)
-    run_batch(jobs, silent)
+    run_in_lockstep(jobs, Heard())
     times = [json.loads((job.folder / "summary.json").read_text())["seconds"] for job in jobs]
     assert max(times) < 3 * min(times)
 
@@ -333,4 +334,4 @@ def test_a_grid_that_makes_no_sense_is_told(grid, sentence):
 def test_the_loop_engine_cannot_run_in_lockstep(tmp_path):
     experiment = Experiment.from_dict({"run": {"engine": "loop"}})
     with pytest.raises(UsageError, match="lockstep"):
-        check([Job(experiment, tmp_path)])
+        check_lockstep([Job(experiment, tmp_path)])

@@ -14,7 +14,7 @@ from cofair.config.experiment import Experiment
 from cofair.engine.protocol import Delivered
 from cofair.errors import RunError
 from cofair.report import page
-from cofair.report.entries import read_entries, read_run
+from cofair.report.reported_runs import read_methods, read_run
 from cofair.storage import tensor_file
 from cofair.storage.agreement import agreed, examined
 from cofair.storage.folder import REWARDS
@@ -239,7 +239,7 @@ def test_models_that_were_deleted_are_told_but_no_forgery(run):
 
 def test_a_ledger_that_was_deleted_is_missed(run):
     (run / "ledger.jsonl").unlink()
-    assert "is missing: summary.json names the head that it had" in page.document(read_entries([run]))
+    assert "is missing: summary.json names the head that it had" in page.document(read_methods([run]))
 
 
 @pytest.mark.parametrize("name", ["run.json", "history.jsonl", "experiment.toml"])

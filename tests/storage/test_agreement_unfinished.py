@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from cofair.config.job import Job
 from cofair.data.federation import Federation
 from cofair.models import build
 from cofair.report import page
-from cofair.report.entries import read_entries
-from cofair.runs.run import carry_out
-from cofair.runs.setup import prepare
+from cofair.report.reported_runs import read_methods
+from cofair.results.listener import CallbackListener
+from cofair.runs.run import Run, drive
 from cofair.storage.agreement import agreed, examined
 from cofair.storage.folder import RunFolder
 from cofair.storage.journal import opened
+from tests.driving import prepare
 from tests.storage.test_agreement import edit, lines_of
 from tests.storage.test_resume import Stopped, carried_out, experiment_of, small_federation
 
@@ -36,7 +38,7 @@ def test_a_run_killed_between_the_two_files_has_one_entry_more(interrupted, tmp_
     run = shutil.copytree(interrupted, tmp_path / "run")
     lines_of(run / "history.jsonl", lambda lines: lines[:-1])
     assert agreed(run).remarks == ("round 11 stands in the ledger only, because the run was interrupted there",)
-    assert "round 11 stands in the ledger only" in page.document(read_entries([run]))
+    assert "round 11 stands in the ledger only" in page.document(read_methods([run]))
     lines_of(run / "history.jsonl", lambda lines: lines[:-1])
     assert "round 10 of the ledger is missing in history.jsonl (the run is not finished: --res" in examined(run).fault
 
@@ -56,25 +58,21 @@ class Coming:
 
     smaller: object
     larger: object
-    journal: object
     there: bool = False
 
     def train(self, *given):
         return (self.larger if self.there else self.smaller).engine.train(*given)
 
-    def before(self, prepared, t):
+    def before(self, setup, server, t):
         if t != JOINS:
             return None
         self.there = True
-        joined = replace(self.larger, arrivals=self, engine=self)
-        self.journal.joined(joined, t)
-        return joined
+        return replace(self.larger.setup, engine=self), self.larger.brought
 
-    def restored(self, prepared, brought):
+    def restored(self, setup, brought):
         self.there = len(brought) == 4
-        restored = replace(self.larger if self.there else self.smaller, arrivals=self, engine=self)
-        self.journal.tell_clients(restored)
-        return restored
+        now = self.larger if self.there else self.smaller
+        return replace(now.setup, engine=self), now.brought
 
 
 def run_with_newcomer(path, *, resume=False, stop_after=None):
@@ -86,14 +84,16 @@ def run_with_newcomer(path, *, resume=False, stop_after=None):
         smaller, larger = (
             prepare(experiment, federation=Federation(own[:n], **others), model=build_model()) for n in (3, 4)
         )
-        larger.server.contributions[:3] = smaller.server.contributions
-        coming = Coming(smaller, larger, journal)
+        larger.brought.contributions[:3] = smaller.brought.contributions
+        coming = Coming(smaller, larger)
 
         def listener(method, seed, record):
             if record.round == stop_after:
                 raise Stopped
 
-        carry_out(experiment, replace(smaller, arrivals=coming, engine=coming), journal, listener)
+        setup = replace(smaller.setup, engine=coming)
+        heard = CallbackListener(listener)
+        drive(Run(Job(experiment), setup, smaller.brought, journal=journal, listener=heard, newcomers=coming)).result()
 
 
 def build_model():
@@ -111,7 +111,7 @@ def joined(tmp_path_factory):
 def test_who_joined_stands_in_the_ledger_and_in_the_folder_alike(joined):
     assert json.loads((joined / "run.json").read_text())["joined"] == {"3": JOINS}
     assert agreed(joined).remarks == ()
-    assert "says what this page says" in page.document(read_entries([joined]))
+    assert "says what this page says" in page.document(read_methods([joined]))
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ from cofair.config.experiment import Experiment
 from cofair.engine.protocol import Delivered
 from cofair.errors import RunError, UsageError
 from cofair.models import build
-from cofair.runs.run import run_experiment
-from cofair.storage.export import export, from_folder
+from cofair.runs.folder_rewards import export_from_folder
+from cofair.runs.single import run_experiment
+from cofair.storage.export import export
 from cofair.storage.folder import RunFolder
 from cofair.storage.tensor_file import TensorFile, write
 from tests.corruption.parsers import chained
@@ -55,7 +56,7 @@ def test_a_submodel_runs_in_a_python_that_has_no_cofair(finished, tmp_path):
 
 def test_tensors_come_with_what_is_known_of_them(finished, tmp_path):
     folder, result = finished
-    tensors, _ = from_folder(folder, "3", tmp_path / "mine.safetensors")
+    tensors, _ = export_from_folder(folder, "3", tmp_path / "mine.safetensors")
     module = build("mlp", (1, 8, 8), 10)
     module.load_state_dict(load_file(tensors))
     x = torch.randn(4, 1, 8, 8)
@@ -80,7 +81,7 @@ def test_a_reward_that_is_not_the_one_in_the_ledger_is_refused(finished, tmp_pat
     folder = shutil.copytree(finished[0], tmp_path / "run")
     swapped(folder / "rewards.safetensors")
     with pytest.raises(RunError, match="are not those whose hashes the ledger has"):
-        from_folder(folder, "3", tmp_path / "mine")
+        export_from_folder(folder, "3", tmp_path / "mine")
     # the ledgers of earlier versions have hashes of the clients' own models only
     entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
     old = [{k: v for k, v in entry.items() if k not in ("settings", "facts", "kept", "last")} for entry in entries]
@@ -89,7 +90,7 @@ def test_a_reward_that_is_not_the_one_in_the_ledger_is_refused(finished, tmp_pat
     summary = json.loads((folder / "summary.json").read_text())
     (folder / "summary.json").write_text(json.dumps(summary | {"ledger": json.loads(lines[-1])["hash"]}))
     with pytest.raises(RunError, match=r"The reward of client '3' in .* is not the one whose hash the ledger has"):
-        from_folder(folder, "3", tmp_path / "mine")
+        export_from_folder(folder, "3", tmp_path / "mine")
     assert not list(tmp_path.glob("mine*"))
 
 
@@ -129,7 +130,7 @@ def test_a_model_of_ones_own_is_exported_in_python(tmp_path):
     with pytest.raises(UsageError, match="There are 3 clients, 0 to 2, so no client 3"):
         result.export(3, tmp_path / "three")
     with pytest.raises(UsageError, match=r"model or of data of one's own, .* result.export\(client, path\)"):
-        from_folder(tmp_path / "run", "1", tmp_path / "x")
+        export_from_folder(tmp_path / "run", "1", tmp_path / "x")
 
 
 class Branching(nn.Module):
@@ -163,6 +164,6 @@ def test_what_cannot_be_exported_is_said(finished, tmp_path):
     (folder / "rewards.safetensors").rename(folder / "elsewhere")
     try:
         with pytest.raises(RunError, match="holds no models: 'cofair run' keeps them"):
-            from_folder(folder, "3", tmp_path / "x")
+            export_from_folder(folder, "3", tmp_path / "x")
     finally:
         (folder / "elsewhere").rename(folder / "rewards.safetensors")

@@ -3,12 +3,14 @@
 import pytest
 
 from cofair.config.experiment import Experiment
-from cofair.runs.run import run_experiment
-from cofair.runs.sweep import Job, run_batch
+from cofair.config.job import Job
+from cofair.results.listener import Listener
+from cofair.runs.lockstep_batch import run_in_lockstep
+from cofair.runs.single import run_experiment
 from cofair.storage.agreement import agreed
 from cofair.storage.folder import AppendOnly, RunFolder, write_whole
 from cofair.storage.history import read_history
-from cofair.storage.journal import Journal
+from cofair.storage.journal import FolderJournal
 from cofair.storage.ledger import verified
 from tests.storage.power import Disk
 from tests.storage.test_resume import DIGITS, carried_out, experiment_of, written
@@ -63,7 +65,7 @@ def test_without_syncing_a_power_cut_would_take_what_was_announced(disk, tmp_pat
 
 @pytest.mark.parametrize("every", [0, 3])
 def test_a_head_that_participants_are_told_is_on_the_disk(disk, tmp_path, monkeypatch, every):
-    heads, keep = [], Journal.keep
+    heads, keep = [], FolderJournal.keep
 
     def told(journal, position):
         keep(journal, position)
@@ -71,7 +73,7 @@ def test_a_head_that_participants_are_told_is_on_the_disk(disk, tmp_path, monkey
         left = disk.left(tmp_path / "run", tmp_path / "left" / str(position.t))
         assert heads[-1] in {entry["hash"] for entry in verified(left / "ledger.jsonl")}
 
-    monkeypatch.setattr(Journal, "keep", told)
+    monkeypatch.setattr(FolderJournal, "keep", told)
     carried_out(experiment_of("fedavg", run={"checkpoint_every": every}), tmp_path / "run")
     assert len(set(heads)) == {0: 13, 3: 5}[every]
 
@@ -92,7 +94,7 @@ def run_stopped(experiment, path):
         raise RuntimeError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Journal, "keep", stopping)
+        patch.setattr(FolderJournal, "keep", stopping)
         carried_out(experiment, path)
 
 
@@ -111,7 +113,7 @@ def test_a_sweep_in_which_nobody_hears_of_rounds_waits_for_the_disk_only_at_the_
         tables["training"]["rounds"] = rounds
         before = disk.syncs
         job = Job(Experiment.from_dict(tables).with_run(checkpoint_every=0), tmp_path / str(rounds))
-        run_batch([job], lambda *_: None)
+        run_in_lockstep([job], Listener())
         syncs.append(disk.syncs - before)
         assert agreed(disk.left(job.folder, tmp_path / "left" / str(rounds))).remarks == ()
     assert syncs[0] == syncs[1]

@@ -12,6 +12,7 @@ import torch
 import cofair
 from cofair import methods
 from cofair.config.experiment import Experiment
+from cofair.config.job import Job
 from cofair.data.federation import Federation
 from cofair.engine import choose
 from cofair.engine.protocol import Delivered
@@ -19,14 +20,17 @@ from cofair.errors import RunError, UsageError
 from cofair.methods.fedavg import FedAvg
 from cofair.models import build
 from cofair.runs.compare import compare
-from cofair.runs.run import carry_out, run_experiment
-from cofair.runs.setup import prepare
-from cofair.runs.sweep import Job, run_batch, unfinished
+from cofair.runs.jobs import unfinished
+from cofair.runs.lockstep_batch import run_in_lockstep
+from cofair.runs.run import drive, prepare
+from cofair.runs.setup import Parts
+from cofair.runs.single import run_experiment
 from cofair.storage.checkpoint import RATE, Checkpoints
 from cofair.storage.folder import CHECKPOINT, PREVIOUS, REWARDS, RunFolder
-from cofair.storage.journal import Journal, opened
+from cofair.storage.journal import FolderJournal, opened
 from cofair.storage.ledger import verified
 from cofair.storage.tensor_file import Shelf, encode
+from tests.driving import Heard, with_engine
 
 methods.load_installed()
 SETTINGS = {
@@ -75,20 +79,18 @@ def carried_out(experiment, path, stop_at=None, resume=False, federation=None):
     folder = RunFolder(path, resume=resume)
     with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
         torch.manual_seed(0)
-        prepared = prepare(
-            experiment, federation=federation or small_federation(), model=build("mlp", (6,), 3, hidden=(10, 6)),
-            measured=journal.contributions,
-        )  # fmt: skip
-        engine = Stopping(prepared.engine, 10**9 if stop_at is None else stop_at)
+        parts = Parts(federation or small_federation(), build("mlp", (6,), 3, hidden=(10, 6)))
+        run = prepare(experiment, parts, journal=journal)
+        engine = Stopping(run.engine, 10**9 if stop_at is None else stop_at)
         last = []
-        show, journal.keep = journal.keep, lambda position: (show(position), last.append(position))
-        carry_out(experiment, replace(prepared, engine=engine), journal)
+        show, journal.keep = journal.keep, lambda state: (show(state), last.append(state))
+        drive(with_engine(run, engine)).result()
         return last[-1], 10**9 - engine.left
 
 
-def bits(position):
+def bits(state):
     shelf = Shelf()
-    return encode(replace(position, seconds=0.0), shelf), [tensor.tolist() for tensor in shelf.tensors.values()]
+    return encode(replace(state, seconds=0.0), shelf), [tensor.tolist() for tensor in shelf.tensors.values()]
 
 
 def written(path):
@@ -139,8 +141,8 @@ def test_seconds_go_on_and_the_folder_says_that_it_was_resumed(tmp_path):
 
 
 def test_the_head_that_is_told_is_one_that_no_resumption_takes_back(tmp_path, monkeypatch):
-    told, keep = {}, Journal.keep
-    monkeypatch.setattr(Journal, "keep", lambda self, at: (keep(self, at), told.update({at.t: self.head})))
+    told, keep = {}, FolderJournal.keep
+    monkeypatch.setattr(FolderJournal, "keep", lambda self, at: (keep(self, at), told.update({at.round: self.head})))
     carried_out(experiment_of("fedavg"), tmp_path)  # tested in rounds 2 and 4 to 14, checkpoints every 3
     rounds = {entry["hash"]: entry["round"] for entry in verified(tmp_path / "ledger.jsonl")}
     assert [rounds[told[t]] for t in range(1, 15)] == [0, 0, 2, 2, 2, 6, 6, 6, 9, 9, 9, 12, 12, 12]
@@ -150,7 +152,7 @@ def test_contributions_are_measured_once(tmp_path, monkeypatch):
     experiment = experiment_of("cgsv")
     with pytest.raises(Stopped):
         carried_out(experiment, tmp_path, 0)  # before the first checkpoint
-    monkeypatch.setattr("cofair.runs.prepared.measure", None)
+    monkeypatch.setattr("cofair.contributions.measure", None)
     carried_out(experiment, tmp_path, resume=True)
 
 
@@ -300,20 +302,19 @@ def test_a_sweep_goes_on_in_the_middle_of_its_runs(tmp_path):
         ]
         for where in ("whole", "stopped")
     }
-    run_batch(jobs["whole"], lambda *_: None)
+    run_in_lockstep(jobs["whole"], Heard())
     heard = []
 
-    def stopping(job, record, failure):
-        assert failure is None
+    def stopping(job, record):
         heard.append(record.round)
         if record.round == 9:
             raise Stopped
 
     with pytest.raises(Stopped):
-        run_batch(jobs["stopped"], stopping)
+        run_in_lockstep(jobs["stopped"], Heard(stopping))
     assert unfinished(jobs["stopped"]) == jobs["stopped"]
     heard.clear()
-    run_batch(jobs["stopped"], lambda job, record, failure: heard.append(record.round))
+    run_in_lockstep(jobs["stopped"], Heard(lambda job, record: heard.append(record.round)))
     assert min(heard) == 9
     for one, other in zip(jobs["whole"], jobs["stopped"], strict=True):
         assert written(one.folder) == written(other.folder)
@@ -323,18 +324,18 @@ def test_a_sweep_goes_on_in_the_middle_of_its_runs(tmp_path):
 def test_a_damaged_checkpoint_ends_only_its_own_run_of_a_sweep(tmp_path):
     jobs = [Job(DIGITS.with_run(seed=seed), tmp_path / str(seed)) for seed in (0, 1)]
 
-    def stopping(job, record, failure):
+    def stopping(job, record):
         if record.round == 9:
             raise Stopped
 
     with pytest.raises(Stopped):
-        run_batch(jobs, stopping)
+        run_in_lockstep(jobs, Heard(stopping))
     for name in (CHECKPOINT, PREVIOUS):
         (jobs[0].folder / name).write_bytes(b"nothing")
-    told = {}
-    run_batch(jobs, lambda job, record, failure: told.update({job.folder.name: failure}) if failure else None)
-    assert list(told) == ["0"]
-    assert "damaged" in told["0"]
+    heard = Heard()
+    run_in_lockstep(jobs, heard)
+    assert list(heard.failures) == ["0"]
+    assert "damaged" in heard.failures["0"]
     assert unfinished(jobs) == jobs[:1]
 
 

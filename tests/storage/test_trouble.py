@@ -17,16 +17,16 @@ from safetensors.torch import load_file
 from cofair.engine.protocol import Delivered
 from cofair.errors import CofairError, RunError
 from cofair.models import build
-from cofair.runs.setup import prepare
-from cofair.runs.state import Position, Stopwatch
+from cofair.runs.state import RunState, Stopwatch
 from cofair.storage import checkpoint, ledger
 from cofair.storage.folder import CHECKPOINT, PREVIOUS, RunFolder
 from cofair.storage.history import read_history
-from cofair.storage.journal import Journal
+from cofair.storage.journal import FolderJournal
 from cofair.storage.lock import locked
 from cofair.storage.resume import begun
 from cofair.storage.tensor_file import Shelf, TensorFile, encode, write
 from tests.corruption.damage import bytes_damaged
+from tests.driving import prepare
 from tests.storage.test_resume import Stopped, carried_out, experiment_of, small_federation, written
 
 
@@ -62,10 +62,10 @@ def test_results_that_another_process_wrote_meanwhile_are_not_overwritten(tmp_pa
     folder = RunFolder(tmp_path)
     assert folder.path == tmp_path
     (tmp_path / "summary.json").write_text("{}")
-    journal = Journal(folder, experiment_of("fedavg"), ExitStack())
+    journal = FolderJournal(folder, experiment_of("fedavg"), ExitStack())
     prepared = make_prepared()
     with pytest.raises(CofairError, match="holds results already"):
-        journal.begin(prepared, "", {})
+        journal.begin(prepared.experiment, prepared.problem, prepared.server, "", {}, dict)
 
 
 def make_prepared():
@@ -158,7 +158,7 @@ seeds = st.integers(0, 2**32)
 @fuzzed
 @given(seeds)
 def test_a_damaged_checkpoint_is_a_sentence_or_the_same_checkpoint(stopped, state, tmp_path, draw):
-    path, template = tmp_path / CHECKPOINT, (Position, state)
+    path, template = tmp_path / CHECKPOINT, (RunState, state)
     path.write_bytes(bytes_damaged((stopped / CHECKPOINT).read_bytes(), Random(draw)))
     try:
         found = checkpoint.latest(tmp_path)

@@ -9,10 +9,11 @@ import pytest
 from cofair.cli import main
 from cofair.config.experiment import Experiment
 from cofair.errors import RunError, UsageError
+from cofair.results.record import Record, together
 from cofair.runs.compare import compare
-from cofair.storage.history import Record, read_history
+from cofair.storage.history import read_history
 from cofair.tracking import trackers
-from cofair.tracking.base import Tracking, numbers, together, tracked
+from cofair.tracking.base import Tracking, numbers, tracked
 
 SMALL = Experiment.from_dict(
     {

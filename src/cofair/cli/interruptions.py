@@ -44,8 +44,8 @@ def is_full_disk(error: OSError) -> bool:
 
 def is_full_memory(error: Exception) -> bool:
     """Tell whether memory ran out, on a CPU or a GPU: torch has no one exception for that."""
-    told = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in told or "can't allocate memory" in told
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said
 
 
 def drop_output() -> None:

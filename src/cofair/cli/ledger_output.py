@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from cofair.cli.console import new_table, output, print_table
 from cofair.errors import RunError, UsageError
-from cofair.report.ledger_section import read_statement, told
+from cofair.report.ledger_section import ledger_cells, read_statement
 from cofair.storage.agreement import agreed
 from cofair.storage.audit import LEDGER, audited, client_lines
 
@@ -72,7 +72,7 @@ def check(folder: Path, statement: Path) -> None:
         path, line = found[0]
         agreed(path)
         seed = ledgers[path][0].get("facts", {}).get("seed", row["seed"])  # earlier versions wrote no seed
-        for name, said in told(seed, line).items():
+        for name, said in ledger_cells(seed, line).items():
             if row.get(name, said) != said:
                 raise RunError(
                     f"{statement} says that the {name} of client {client!r} in round {line.round} is "

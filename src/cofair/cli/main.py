@@ -58,12 +58,14 @@ def compare(
 ) -> None:
     """Train several methods on the same federations and print one table."""
     from cofair.cli import report_output, table_output
-    from cofair.cli.progress import notes_once, run_progress, tell_tracking
+    from cofair.cli.progress import NotesOnce, run_progress, tell_tracking
     from cofair.methods import get
     from cofair.methods import names as all_methods
+    from cofair.results.listener import CallbackListener, Listeners
+    from cofair.results.record import together
     from cofair.results.table_cells import RULES
     from cofair.runs.compare import compare as run_comparison
-    from cofair.tracking.base import together, tracked
+    from cofair.tracking.base import tracked
 
     _load_methods(load)
     if rule not in RULES:
@@ -87,8 +89,7 @@ def compare(
             out,
             overwrite=overwrite,
             resume=resume,
-            listener=together(shown, logged),
-            notes=notes_once(),
+            listener=Listeners(CallbackListener(together(shown, logged)), NotesOnce()),
         )
     table_output.comparison(comparison, chosen, rule, as_json=as_json)
     tell_tracking(logged, as_json=as_json)
@@ -113,17 +114,19 @@ def run(
 ) -> None:
     """Run one experiment and print who brought what and who got what."""
     from cofair.cli import report_output, table_output
-    from cofair.cli.progress import notes_once, run_progress, tell_tracking
-    from cofair.runs.run import run_experiment
+    from cofair.cli.progress import NotesOnce, run_progress, tell_tracking
+    from cofair.results.listener import CallbackListener, Listeners
+    from cofair.results.record import together
+    from cofair.runs.single import run_experiment
     from cofair.storage.folder import RunFolder
-    from cofair.tracking.base import together, tracked
+    from cofair.tracking.base import tracked
 
     _load_methods(load)
     chosen = _experiment(experiment, {"run.device": device}, change)
     _check_resume(resume, out, overwrite)
     folder = None if out is None else RunFolder(out, overwrite=overwrite, resume=resume)
     with run_progress(chosen.training.rounds) as shown, tracked(track or (), out, chosen) as logged:
-        result = run_experiment(chosen, folder, together(shown, logged), notes_once())
+        result = run_experiment(chosen, folder, Listeners(CallbackListener(together(shown, logged)), NotesOnce()))
     table_output.outcome(result, chosen, as_json=as_json)
     tell_tracking(logged, as_json=as_json)
     if out is not None:
@@ -166,10 +169,10 @@ def export(
     load: Load = None,
 ) -> None:
     """Write a client's reward as safetensors, and as a program that PyTorch runs without cofair."""
-    from cofair.storage.export import from_folder
+    from cofair.runs.folder_rewards import export_from_folder
 
     _load_methods(load)
-    tensors, program = from_folder(folder, client, file)
+    tensors, program = export_from_folder(folder, client, file)
     print(f"Written: {tensors}, and {program}, which torch.export.load({str(program)!r}).module() loads.")
 
 
@@ -187,11 +190,12 @@ def sweep(
 ) -> None:
     """Run a grid of experiments in lockstep: all their clients take each step together."""
     from cofair.cli import sweep_output
-    from cofair.cli.progress import sweep_progress
+    from cofair.cli.progress import NotesOnce, sweep_progress
     from cofair.config.experiment import read_file
     from cofair.config.grid import read_grid
-    from cofair.runs.sweep import Job, all_done, unfinished
-    from cofair.runs.workers import run_jobs
+    from cofair.config.job import Job
+    from cofair.results.listener import Listeners
+    from cofair.runs.jobs import all_done, run_jobs, unfinished
     from cofair.storage.folder import refuse_earlier
 
     _load_methods(load)
@@ -200,10 +204,10 @@ def sweep(
     overrides = (*(change or ()), *([] if device is None else [f"run.device={device}"]))
     points = read_grid(read_file(grid), overrides)
     jobs = [Job(point.experiment, out / point.name) for point in points]
-    refuse_earlier(out, ("summary.csv", *[job.folder.name for job in jobs]), resume, "--resume goes on with them")
+    refuse_earlier(out, ("summary.csv", *[job.name for job in jobs]), resume, "--resume goes on with them")
     left = unfinished(jobs)
-    with sweep_progress(len(left)) as told:
-        run_jobs(left, told, workers=workers, load=load or ())
+    with sweep_progress(len(left)) as listener:
+        run_jobs(left, Listeners(listener, NotesOnce()), lockstep=True, workers=workers, load=load or ())
     sweep_output.print_sweep(points, jobs, rule, out, as_json=as_json)
     all_done(jobs)
 

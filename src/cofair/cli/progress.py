@@ -9,9 +9,9 @@ from typing import TypeVar
 from rich import progress as rich_progress
 from rich.console import Console
 
-from cofair.runs.run import Listener, Notes
-from cofair.runs.sweep import Job, Told
-from cofair.storage.history import Record
+from cofair.config.job import Job
+from cofair.results import listener as listeners
+from cofair.results.record import Listener, Record
 from cofair.tracking.base import Tracking
 
 Item = TypeVar("Item")
@@ -50,43 +50,53 @@ def run_progress(rounds: int, runs: int = 1) -> Iterator[Listener]:
         yield listen
 
 
-def notes_once() -> Notes:
-    """Return what prints a method's notes, those of its first seed."""
-    told: set[str] = set()
+class NotesOnce(listeners.Listener):
+    """Prints a method's notes, those of its first run."""
 
-    def tell(method: str, seed: int, notes: Sequence[str]) -> None:
-        if method not in told:
-            told.add(method)
-            print(f"{method}, seed {seed}: {' '.join(notes)}", file=sys.stderr)
+    def __init__(self) -> None:
+        """Begin with nothing printed."""
+        self._printed: set[str] = set()
 
-    return tell
+    def notes(self, job: Job, notes: Sequence[str]) -> None:
+        """Print notes of a method that has not said any yet."""
+        method = job.experiment.method.name
+        if method not in self._printed:
+            self._printed.add(method)
+            print(f"{method}, seed {job.experiment.run.seed}: {' '.join(notes)}", file=sys.stderr)
 
 
 @contextmanager
-def sweep_progress(runs: int) -> Iterator[Told]:
+def sweep_progress(runs: int) -> Iterator[listeners.Listener]:
     """Show how many runs of a sweep are done, in a log by a line now and then; failures are printed as they come."""
     console = Console(stderr=True)
     bars = rich_progress.Progress(
         *_columns(console.width), console=console, transient=True, disable=not console.is_terminal
     )
-    done, said = 0, time.monotonic()
     with bars:
-        task = bars.add_task("sweep", total=runs, status=f"0 of {runs} runs")
+        yield _SweepProgress(runs, bars, console)
 
-        def listen(job: Job, record: Record | None, failure: str | None) -> None:
-            nonlocal done, said
-            if failure is not None:
-                console.print(f"{job.folder.name}: {failure}", markup=False, highlight=False, soft_wrap=True)
-            if failure is not None or (record is not None and record.last):
-                done += 1
-            at = "" if record is None else f", round {record.round} of {job.experiment.training.rounds}"
-            status = f"{done} of {runs} runs{at}"
-            bars.update(task, completed=done, status=status)
-            if not console.is_terminal and time.monotonic() - said >= PAUSE:
-                said = time.monotonic()
-                print(status, file=sys.stderr, flush=True)
 
-        yield listen
+class _SweepProgress(listeners.Listener):
+    def __init__(self, runs: int, bars: rich_progress.Progress, console: Console) -> None:
+        self._runs, self._bars, self._console = runs, bars, console
+        self._done, self._said = 0, time.monotonic()
+        self._task = bars.add_task("sweep", total=runs, status=f"0 of {runs} runs")
+
+    def tested(self, job: Job, record: Record) -> None:
+        self._done += record.last
+        self._show(f", round {record.round} of {job.experiment.training.rounds}")
+
+    def failed(self, job: Job, reason: str) -> None:
+        self._console.print(f"{job.name}: {reason}", markup=False, highlight=False, soft_wrap=True)
+        self._done += 1
+        self._show("")
+
+    def _show(self, where: str) -> None:
+        status = f"{self._done} of {self._runs} runs{where}"
+        self._bars.update(self._task, completed=self._done, status=status)
+        if not self._console.is_terminal and time.monotonic() - self._said >= PAUSE:
+            self._said = time.monotonic()
+            print(status, file=sys.stderr, flush=True)
 
 
 def counted(items: Sequence[Item], what: str) -> Iterable[Item]:

@@ -16,8 +16,7 @@ from cofair.errors import UsageError
 from cofair.reproduce import approximation, overhead, paper_tables
 from cofair.reproduce import measurements as measured
 from cofair.reproduce.measurements import Line, Value
-from cofair.runs.sweep import all_done, unfinished
-from cofair.runs.workers import run_jobs
+from cofair.runs.jobs import all_done, run_jobs, unfinished
 from cofair.storage.resume import holds_other
 
 _SMALL = 0.1  # numbers below are told by significant digits
@@ -70,11 +69,11 @@ def reproduce(asked: Asked) -> None:
         return
     jobs = measured.jobs(table, seeds, asked.out, asked.changes)
     if asked.show:
-        _tell_others([job.folder for job in jobs if holds_other(job.folder, job.experiment)], asked.out)
+        _tell_others([job.path for job in jobs if holds_other(job.path, job.experiment)], asked.out)
     else:
         left, began = unfinished(jobs), time.monotonic()
-        with sweep_progress(len(left)) as told:
-            run_jobs(left, told, workers=asked.workers)
+        with sweep_progress(len(left)) as listener:
+            run_jobs(left, listener, lockstep=True, workers=asked.workers)
         if left:
             print(f"{len(left)} runs in {time.monotonic() - began:.0f} s, {asked.workers} at a time", file=sys.stderr)
     rules = ("last", "best") if table.rule == "last" else ("best", "last")
@@ -138,8 +137,8 @@ def print_reproduction(
         gaps = [abs(line.difference(rules[0]) or 0.0) for line in done]
         print(f"{len(done)} of {len(lines)} cells measured; median gap by '{rules[0]}' {np.median(gaps):.3g}.")
     if counts := measured.reached(lines, rules[0]):
-        told = ", ".join(f"{method} {good} of {count}" for method, (good, count) in counts.items())
-        print(f"At least the published mean less one standard deviation by '{rules[0]}': {told}.")
+        reached = ", ".join(f"{method} {good} of {count}" for method, (good, count) in counts.items())
+        print(f"At least the published mean less one standard deviation by '{rules[0]}': {reached}.")
 
 
 def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:

@@ -12,8 +12,9 @@ from scipy import stats
 
 from cofair.cli.console import new_table, output, print_table
 from cofair.config.grid import Point
-from cofair.report.entries import read_run
-from cofair.runs.sweep import Job, unfinished
+from cofair.config.job import Job
+from cofair.report.reported_runs import read_run
+from cofair.runs.jobs import unfinished
 from cofair.storage.folder import write_whole
 
 _MEASURED = ("fairness", "max", "mean", "min", "rate")
@@ -30,11 +31,11 @@ def sweep_frame(points: Sequence[Point], jobs: Sequence[Job], rules: Sequence[st
     for point, job in zip(points, jobs, strict=True):
         if unfinished([job]):
             continue
-        outcome = read_run(job.folder).outcome
+        outcome = read_run(job.path).outcome
         for rule in rules:
             cell = outcome.cell(rule)
             measured = {name: getattr(cell, name) for name in _MEASURED}
-            extra = {"download": outcome.download, "seconds": outcome.seconds, "folder": job.folder.name}
+            extra = {"download": outcome.download, "seconds": outcome.seconds, "folder": job.name}
             own = {key: _cell(point.varied.get(key)) for key in varied}
             rows.append({**own, "rule": rule, **measured, **extra})
     return pd.DataFrame(rows)

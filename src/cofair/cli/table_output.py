@@ -17,9 +17,9 @@ from cofair.cli.console import narrowest, new_table, output, print_table, widest
 from cofair.config.experiment import Experiment
 from cofair.data import datasets as data
 from cofair.methods import METHODS
+from cofair.results.comparison import Comparison
 from cofair.results.result import Outcome
 from cofair.results.table_cells import LAST_ROUNDS
-from cofair.runs.compare import Comparison
 from cofair.settings import describe
 
 SHOWN_CLIENTS = 20  # more clients than this are summarised instead of listed

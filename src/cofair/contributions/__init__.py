@@ -4,6 +4,6 @@
 uploads of a round: `cosine`, `index`, `leave_one_out`, `divergence`, all over the generic `shapley`.
 """
 
-from cofair.contributions.measures import MEASURES, Measure, measure
+from cofair.contributions.measures import MEASURES, Measure, find, measure
 
-__all__ = ["MEASURES", "Measure", "measure"]
+__all__ = ["MEASURES", "Measure", "find", "measure"]

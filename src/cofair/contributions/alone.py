@@ -9,6 +9,6 @@ from torch import Tensor
 from cofair.scoring.scorer import Scorer
 
 
-def standalone(scorer: Scorer, alone: Tensor) -> Tensor:
+def scores(scorer: Scorer, alone: Tensor) -> Tensor:
     """Score the models (N, D) that the clients train alone."""
     return scorer.score(alone).metric

@@ -130,6 +130,14 @@ class Federation:
             f"shape {self.input_shape}, {validation} for validation, {len(self.test)} for testing)"
         )
 
+    def places(self) -> Tensor:
+        """Return each client's place (N,) in the order of names, shorter names first: the same in any order of clients.
+
+        What is drawn or decided for a place and not for a row moves with the client when clients are permuted.
+        """
+        order = sorted(range(len(self)), key=lambda i: (len(self.names[i]), self.names[i]))
+        return torch.tensor(order).argsort()
+
     @property
     def device(self) -> torch.device:
         """Return where the data lies."""

@@ -73,3 +73,15 @@ def rows_of(parameters: Tensor, clients: Tensor | slice) -> Tensor:
         count = clients.numel() if isinstance(clients, Tensor) else clients.stop - clients.start
         return parameters.expand(count, -1)
     return parameters[clients]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A local training that a run waits for: what is handed out, what the clients remember, the round."""
+
+    rewards: Rewards
+    clients: ClientStates
+    t: int
+
+
+Trained = tuple[Uploads, ClientStates]  # what came back, and what the clients remember now

@@ -16,8 +16,8 @@ from cofair.engine.protocol import ClientStates, Rewards, Uploads
 from cofair.errors import UsageError
 from cofair.flower.ask_texts import EXPLAINED
 from cofair.models import build
-from cofair.runs.loop import rounds
-from cofair.runs.setup import prepare
+from cofair.runs.run import drive, prepare
+from cofair.runs.setup import Parts
 
 ROUNDS_WATCHED = 3
 
@@ -43,18 +43,18 @@ def asked_by(experiment: Experiment) -> tuple[str, ...]:
     toy = Experiment(
         training=TrainingSettings(rounds=ROUNDS_WATCHED, steps=1, batch_size=4), method=experiment.method
     ).with_run(device="cpu")
-    ready = prepare(toy, federation=_federation(), model=build("mlp", (4,), 2, hidden=(4, 4)), contributions=_BROUGHT)
+    model = build("mlp", (4,), 2, hidden=(4, 4))
+    run = prepare(toy, Parts(_federation(), model, contributions=_BROUGHT))
     seen = {"size"}
-    counts = ready.server.class_counts
+    counts = run.server.class_counts
 
     def noted() -> Tensor:
         seen.add("class_counts")
         return counts()
 
-    ready.server.class_counts = noted
-    watched = replace(ready, engine=_Watched(ready.engine, seen))
-    for _ in rounds(toy.method, watched):
-        pass
+    run.server.class_counts = noted
+    run.setup = replace(run.setup, engine=_Watched(run.setup.engine, seen))
+    drive(run)
     if experiment.contribution.measure in ("diversity", "entropy"):
         seen.add("class_counts")
     return tuple(name for name in EXPLAINED if name in seen)

@@ -28,7 +28,7 @@ from cofair.flower.ask_texts import EXPLAINED
 from cofair.flower.flower_settings import experiment_of
 from cofair.flower.local_training import Local, read_work
 from cofair.flower.wire import RefusedError
-from cofair.runs.setup import Model, Prepared, set_up
+from cofair.runs.setup import Model, Setup, set_up
 
 LOG = logging.getLogger("flwr.cofair")
 Data = Callable[[Context], Any]  # (inputs, labels), or a data loader that yields such batches
@@ -208,6 +208,6 @@ def _joined(data: Any) -> Arrays:
 
 
 @lru_cache(maxsize=1)
-def _whole(experiment: Experiment) -> Prepared:
+def _whole(experiment: Experiment) -> Setup:
     """Return the whole federation of an experiment whose data everybody has."""
     return set_up(experiment, methods=[])

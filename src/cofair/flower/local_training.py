@@ -18,7 +18,7 @@ from cofair.engine.protocol import ClientStates, Rewards, Uploads
 from cofair.engine.work import Work
 from cofair.errors import UsageError
 from cofair.flower.wire import RefusedError
-from cofair.runs.setup import Model, set_up
+from cofair.runs.setup import Model, Parts, set_up
 from cofair.settings import typed
 
 
@@ -41,7 +41,7 @@ class Local:
         labels = torch.tensor([0, 1]) if classes is not None else y[shown]
         federation = Federation([(x, y)], test=(x[shown], labels), names=[name], classes=classes)
         own = Experiment(model=experiment.model, training=experiment.training, run=experiment.run)
-        ready = set_up(own, federation=federation, model=model, loss=loss, methods=[])
+        ready = set_up(own, Parts(federation, model, loss), methods=[])
         return cls(ready.problem, ready.engine, fingerprint(ready.problem))
 
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:

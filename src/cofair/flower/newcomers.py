@@ -1,35 +1,34 @@
-"""Clients that join while a run goes on: they are asked, measured, and take the next places."""
+"""Clients that join during a run: they are asked, measured, and take the next places."""
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from cofair.contributions import find
+from cofair.engine.protocol import ClientStates, Training
 from cofair.errors import CofairError
 from cofair.flower.enrolment import Question, answers, in_order
 from cofair.flower.flower_settings import Waiting
 from cofair.flower.grid_engine import GridEngine
 from cofair.flower.remote_federation import Member, identities
-from cofair.runs.setup import Prepared, measure_contributions
+from cofair.flower.remote_setup import RemoteSetups
+from cofair.methods import Server
+from cofair.runs.measurement import Brought, brought
+from cofair.runs.setup import Setup
 
 LOG = logging.getLogger("flwr.cofair")
-NEEDS_NO_TRAINING = ("size", "diversity", "entropy")
-_BY_ITSELF = ("standalone", *NEEDS_NO_TRAINING)  # measures by which a client is judged without the others
 
 
 @dataclass
 class Newcomers:
-    """Looks before every round who is new; each is asked, and measured, as often as a training is tried at most.
-
-    `prepared_for(members)` sets up the run for these members, `told(prepared, members, t)` is called when some have
-    joined before round t, and with None when a run goes on.
-    """
+    """Looks before every round who is new; each is asked, and measured, as often as a training is tried at most."""
 
     grid: Grid
     members: list[Member]
@@ -37,13 +36,12 @@ class Newcomers:
     question: Question
     waiting: Waiting
     engine: GridEngine
-    prepared_for: Callable[[Sequence[Member]], Prepared]
-    told: Callable[[Prepared, list[Member], int | None], None]
+    remote: RemoteSetups
     _asked: Counter[str] = field(default_factory=Counter)
     _waiting: dict[str, tuple[Member, int]] = field(default_factory=dict)  # joined, not measured: and how often tried
 
-    def before(self, prepared: Prepared, t: int) -> Prepared | None:
-        """Return the run with those who have come before round t, or None."""
+    def before(self, setup: Setup, server: Server, t: int) -> tuple[Setup, Brought] | None:
+        """Return the set-up with those who have come before round t, and what everybody brings; or None."""
         if not self.waiting.newcomers:
             return None
         self.engine.begin_round(t)  # what newcomers take, half of it at most, the round's training does not have
@@ -54,19 +52,18 @@ class Newcomers:
         ready = in_order(member for member, _ in self._waiting.values() if member.identity in there)
         if not ready:
             return None
-        joined = self._measured(prepared, ready)
-        if joined is None:
-            return None
-        self.told(joined, self.members, t)
+        joined = self._measured(setup, server, ready)
+        if joined is not None:
+            self.remote.write(self.members)
         return joined
 
-    def restored(self, prepared: Prepared, brought: Tensor) -> Prepared:
-        """Return the run with everybody who had come before the server was restarted."""
-        if len(brought) > len(self.members):
-            self.members[:] = self.known[: len(brought)]
-            prepared = self._enlarged(brought)
-        self.told(prepared, self.members, None)
-        return prepared
+    def restored(self, setup: Setup, contributions: Tensor) -> tuple[Setup, Brought]:
+        """Return the set-up with everybody who had come before the server was restarted, and what they brought."""
+        if len(contributions) > len(self.members):
+            self.members[:] = self.known[: len(contributions)]
+            setup = self._enlarged(self.members)
+        self.remote.write(self.members)
+        return setup, brought(setup, known=contributions)
 
     def _ask(self, new: dict[str, NodeInfo]) -> None:
         """Ask who is new; whoever refuses or is refused does not take part in this run."""
@@ -79,40 +76,41 @@ class Newcomers:
         self._asked.update(dict.fromkeys(refused, self.waiting.tries))  # they are not asked again
         self._waiting |= {member.identity: (member, 0) for member in joining}
 
-    def _measured(self, prepared: Prepared, ready: Sequence[Member]) -> Prepared | None:
+    def _measured(self, setup: Setup, server: Server, ready: Sequence[Member]) -> tuple[Setup, Brought] | None:
         """Let newcomers train alone and score what they send; who sends nothing may try again before later rounds."""
-        before = prepared.server.clients
-        larger = self._prepared_for([*self.members, *ready])
-        measure = larger.experiment.contribution.measure
-        present = torch.ones(larger.server.clients, dtype=torch.bool, device=larger.server.initial.device)
-        if measure not in NEEDS_NO_TRAINING:
-            asked = range(before if measure in _BY_ITSELF else 0, larger.server.clients)
-            self.engine.enlarge(larger.problem, [member.identity for member in [*self.members, *ready]])
-            larger.server.forgives = True  # one newcomer that diverges does not end the run
-            uploads = self.engine.asked(larger.alone, asked, 1, time.monotonic() + self.waiting.round_seconds / 4)
-            larger.server.take_alone(uploads)
+        before = server.clients
+        larger = self._enlarged([*self.members, *ready])
+        clients = len(larger.problem.federation)
+        measure = find(larger.experiment.contribution.measure)
+        present = torch.ones(clients, dtype=torch.bool, device=larger.initial.device)
+        trained = None
+        if measure.needs_training:
+            asked = range(before if measure.independent else 0, clients)
+            until = time.monotonic() + self.waiting.round_seconds / 4
+            uploads = self.engine.asked(larger.training_alone, asked, 1, until)
+            trained = Training(larger.training_alone, ClientStates(), 1), (uploads, ClientStates())
             present = uploads.present
-            others = [k for k in asked if k < before and int(larger.server.sizes[k])]
+            others = [k for k in asked if k < before and int(larger.problem.federation.sizes[k])]
             if not bool(present[others].all()):  # judged together with those who are there, it would be judged wrongly
                 present = torch.zeros_like(present)
         arrived = [member for k, member in enumerate(ready, before) if bool(present[k])]
         self._tried(ready, arrived)
-        brought = None
+        contributions = None
         if arrived:
             try:
-                measure_contributions(larger)
-                places = [k for k in range(before, larger.server.clients) if bool(present[k])]
-                new = larger.server.contributions[places]
-                brought = torch.cat([prepared.server.contributions, new])
+                found = brought(larger, trained, forgiving=True)  # one newcomer that diverges does not end the run
+                places = [k for k in range(before, clients) if bool(present[k])]
+                contributions = torch.cat([server.contributions, found.contributions[places]])
             except CofairError as error:
                 LOG.warning("Newcomers could not be measured: %s", error)
-        if brought is None:
-            self.engine.enlarge(prepared.problem, [member.identity for member in self.members])
+        if contributions is None:
+            self.engine.enlarge(setup.problem, [member.identity for member in self.members])
             return None
         self.members += arrived
         for member in arrived:
             LOG.info("Client %r has come and takes part from now on (%s).", member.name, member.identity)
-        return self._enlarged(brought)
+        setup = self._enlarged(self.members)
+        return setup, brought(setup, known=contributions)
 
     def _tried(self, ready: Sequence[Member], arrived: Sequence[Member]) -> None:
         for member in ready:
@@ -124,12 +122,8 @@ class Newcomers:
             else:
                 self._asked[member.identity] = self.waiting.tries  # it had its chances, and is not asked again
 
-    def _enlarged(self, brought: Tensor) -> Prepared:
-        """Return the run of all members, with what they brought."""
-        prepared = self._prepared_for(self.members)
-        prepared.server.contributions = brought.to(prepared.server.initial.device)
-        self.engine.enlarge(prepared.problem, [member.identity for member in self.members])
-        return prepared
-
-    def _prepared_for(self, members: Sequence[Member]) -> Prepared:
-        return replace(self.prepared_for(members), arrivals=self)
+    def _enlarged(self, members: Sequence[Member]) -> Setup:
+        """Return the set-up of these members, whom the engine knows then."""
+        setup = self.remote.of(members)
+        self.engine.enlarge(setup.problem, [member.identity for member in members])
+        return setup

@@ -8,29 +8,31 @@ from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from torch import Tensor
 
 from cofair.config.experiment import Experiment
+from cofair.config.job import Job
 from cofair.data.federation import Arrays, Federation
 from cofair.engine import choose
 from cofair.engine.losses import Loss
-from cofair.engine.protocol import ClientStates
+from cofair.errors import UsageError
 from cofair.flower.asks import asked_by
 from cofair.flower.deploy.bounds import allow
 from cofair.flower.enrolment import Question, gather
 from cofair.flower.flower_settings import Waiting, experiment_of, organiser_folder, server_settings
 from cofair.flower.grid_engine import GridEngine
 from cofair.flower.local_training import fingerprint
-from cofair.flower.newcomers import NEEDS_NO_TRAINING, Newcomers
-from cofair.flower.remote_federation import Member, RemoteFederation, read_members, write_members
+from cofair.flower.newcomers import Newcomers
+from cofair.flower.remote_setup import RemoteSetups
 from cofair.flower.traffic import Traffic
 from cofair.flower.upload_collector import largest_upload
+from cofair.results.listener import Callback, Listener, as_listener
+from cofair.results.record import Record
 from cofair.results.result import Result
-from cofair.runs.run import Listener, carry_out
-from cofair.runs.setup import Model, Prepared, measure_contributions, set_up
+from cofair.runs.measurement import measured
+from cofair.runs.run import Run, drive
+from cofair.runs.setup import Model, Parts, Setup, set_up
 from cofair.storage.folder import RunFolder
-from cofair.storage.history import Record
-from cofair.storage.journal import Journal, opened
+from cofair.storage.journal import opened
 
 LOG = logging.getLogger("flwr.cofair")
 FADE = 0.2  # of a reputation, for each training that a client misses: after ten of them a tenth is left
@@ -65,120 +67,77 @@ def server_app(
 def serve(
     grid: Grid, experiment: Experiment, model: Model | None = None, *, test: Arrays | None = None,
     validation: Arrays | None = None, loss: Loss | None = None, wait: Waiting | None = None,
-    folder: RunFolder | None = None, listener: Listener | None = None, allow: Callable[[int], None] | None = None,
+    folder: RunFolder | None = None, listener: Listener | Callback | None = None,
+    allow: Callable[[int], None] | None = None,
 ) -> Result:  # fmt: skip
-    """Run an experiment with the nodes of a grid; what happened is kept after every round, unless it says otherwise.
+    """Run an experiment with the nodes of a grid, with a checkpoint after every round unless it says otherwise.
 
-    `allow(size)` is told how many bytes an upload may have, before anybody is asked for one.
+    `allow(size)` is called with how many bytes an upload may have, before anybody is asked for one.
     """
     wait, experiment = wait or Waiting(), deployed(experiment)
+    path = None if folder is None else folder.path
     with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
         own = _own_side(experiment, model, test, validation, loss)
         if allow is not None:
             allow(largest_upload(own.problem))
-        traffic = Traffic(folder.path if folder is not None and folder.resume else None)
+        traffic = Traffic(path if folder is not None and folder.resume else None)
         engine = GridEngine(own.problem, grid, (), wait, traffic)
         given = own.given - {"federation"} if test is None else own.given | {"federation", "model"}
-        served = _Served(experiment, own, given, loss, engine, folder, journal)
+        remote = RemoteSetups(experiment, own, given, loss, engine, path)
         asks, classes = asked_by(experiment), own.problem.federation.classes
         question = Question(experiment.method.name, asks, classes, fingerprint(own.problem))
-        everybody = served.earlier() or gather(grid, question, wait.clients or experiment.federation.clients, wait)
-        members = everybody if served.measured is None else everybody[: len(served.measured)]
-        ready = served.begun(members)
-        served.write(everybody)
-        arrivals = Newcomers(grid, list(members), everybody, question, wait, engine, served.prepared_for, served.joined)
-        ready = replace(ready, arrivals=arrivals)
-        return carry_out(experiment, ready, journal, served.listening(listener))
+        known = journal.contributions  # of those who were there at first, where the run resumes
+        everybody = remote.members() if known is not None else None
+        everybody = everybody or gather(grid, question, wait.clients or experiment.federation.clients, wait)
+        members = everybody if known is None else everybody[: len(known)]
+        setup = remote.of(members)
+        engine.enlarge(setup.problem, [member.identity for member in members])
+        brought = measured(setup, [experiment.method], known)
+        remote.write(everybody)
+        newcomers = Newcomers(grid, list(members), everybody, question, wait, engine, remote)
+        heard = _Traffic(engine, path, as_listener(listener))
+        run = Run(Job(experiment, path), setup, brought, journal=journal, listener=heard, newcomers=newcomers)
+        engine.trainings = lambda t: len(experiment.method.phases(run.server, t))
+        engine.head = lambda: journal.head
+        return drive(run).result()
 
 
 def deployed(experiment: Experiment) -> Experiment:
     """Return an experiment with the defaults of deployments: real clients stay away, and processes are killed."""
+    if experiment.attack.on:
+        raise UsageError("The table 'attack' is for simulations: leave it out where clients are real.")
     participation = experiment.participation
     if participation.fade is None:
         experiment = replace(experiment, participation=replace(participation, fade=FADE))
     return experiment.with_run(checkpoint_every=1) if experiment.run.checkpoint_every is None else experiment
 
 
-@dataclass
-class _Served:
-    """A run between the network and its folder."""
+@dataclass(frozen=True)
+class _Traffic(Listener):
+    """Writes how many bytes have travelled, then passes rounds on."""
 
-    experiment: Experiment
-    own: Prepared  # what the server has by itself
-    given: frozenset[str]
-    loss: Loss | None
     engine: GridEngine
-    folder: RunFolder | None
-    journal: Journal | None
+    folder: Path | None
+    listener: Listener | None
 
-    @property
-    def measured(self) -> Tensor | None:
-        """Return what the first clients brought, where the run goes on."""
-        return None if self.journal is None else self.journal.contributions
+    def notes(self, job: Job, notes: Sequence[str]) -> None:
+        """Pass it on."""
+        if self.listener is not None:
+            self.listener.notes(job, notes)
 
-    def earlier(self) -> list[Member] | None:
-        """Return everybody who took part before the server was restarted."""
-        return None if self.folder is None or self.measured is None else read_members(self.folder.path)
-
-    def begun(self, members: Sequence[Member]) -> Prepared:
-        """Return the run of those it begins with, and what they bring."""
-        journal = self.journal
-        ready = self.prepared_for(members)
-        self.engine.enlarge(ready.problem, [member.identity for member in members])
-        self.engine.trainings = lambda t: len(self.experiment.method.phases(ready.server, t))
-        _measure(ready, self.measured)
-        if journal is not None:
-            self.engine.head = lambda: journal.head
-        return ready
-
-    def prepared_for(self, members: Sequence[Member]) -> Prepared:
-        """Set up the run for some members."""
-        here = self.own.problem.federation
-        remote = RemoteFederation(members, here.test, here.validation, here.classes)
-        there = self.experiment.with_run(engine="loop")  # it never trains, so that any will do
-        ready = set_up(there, federation=remote, model=self.own.problem.layout.prototype, loss=self.loss)
-        return replace(ready, experiment=self.experiment, engine=self.engine, given=self.given)
-
-    def joined(self, prepared: Prepared, members: Sequence[Member], t: int | None) -> None:
-        """Write who has joined before round t, or who is there when a run goes on."""
-        self.write(members)
-        if self.journal is not None and t is not None:
-            self.journal.joined(prepared, t)
-        elif self.journal is not None:
-            self.journal.tell_clients(prepared)
-
-    def write(self, members: Sequence[Member]) -> None:
-        """Write who takes part, so that a restarted server knows everybody's place."""
+    def tested(self, job: Job, record: Record) -> None:
+        """Write the bytes, and pass the round on."""
         if self.folder is not None:
-            self.folder.path.mkdir(parents=True, exist_ok=True)
-            write_members(self.folder.path, members)
-
-    def listening(self, listener: Listener | None) -> Listener:
-        """Return a listener that keeps the bytes which have travelled as well."""
-
-        def heard(method: str, seed: int, record: Record | None) -> None:
-            if self.folder is not None:
-                self.engine.traffic.write(self.folder.path, self.engine.problem.federation.names)
-            if listener is not None:
-                listener(method, seed, record)
-
-        return heard
-
-
-def _measure(ready: Prepared, known: Tensor | None) -> None:
-    """Find out what everybody brings: clients train alone, and the server scores the result; or it is known already."""
-    experiment, server = ready.experiment, ready.server
-    needs = experiment.contribution.measure not in NEEDS_NO_TRAINING
-    if experiment.method.name == "standalone" or (known is None and needs):
-        server.take_alone(ready.engine.train(ready.alone, ClientStates(), 1)[0])
-    measure_contributions(ready, known)
+            self.engine.traffic.write(self.folder, self.engine.problem.federation.names)
+        if self.listener is not None:
+            self.listener.tested(job, record)
 
 
 def _own_side(
     experiment: Experiment, model: Model | None, test: Arrays | None, validation: Arrays | None, loss: Loss | None
-) -> Prepared:
+) -> Setup:
     """Set up what the server has before anybody joins."""
     if test is None:
-        return set_up(experiment, model=model, loss=loss)
+        return set_up(experiment, Parts(model=model, loss=loss))
     alone = Federation([test], test=test, validation=validation)  # stands in for those who will join
-    return set_up(experiment, federation=alone, model=model, loss=loss)
+    return set_up(experiment, Parts(alone, model, loss))

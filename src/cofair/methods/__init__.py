@@ -20,8 +20,9 @@ from cofair.methods import (  # noqa: F401, importing registers them
     rr,
     standalone,
 )
-from cofair.methods.method import Method, Server
+from cofair.methods.method import Method
 from cofair.methods.registry import METHODS, get, load_file, load_installed, make, names, register
+from cofair.methods.server import Server
 
 # tables list them in this order: what fairness starts from, the baselines, the papers by year
 _ORDER = (

@@ -17,10 +17,11 @@ from cofair.contributions.diversity import classes_held
 from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.families.sparse_aggregate import by_size, from_contributions
-from cofair.methods.method import Method, Server
+from cofair.methods.method import Method
 from cofair.methods.registry import register
 from cofair.methods.rules.reputation import counted, normalised, of_the_best, remaining
 from cofair.methods.rules.sparsification import largest_entries
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

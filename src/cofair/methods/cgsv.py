@@ -19,9 +19,9 @@ from cofair.methods.families.sparse_aggregate import (
     by_size,
     from_contributions,
 )
-from cofair.methods.method import Server
 from cofair.methods.registry import register
 from cofair.methods.rules.aggregation import cosine_with
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

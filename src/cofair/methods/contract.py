@@ -17,7 +17,6 @@ from torch import Tensor
 from cofair.engine.protocol import Delivered
 from cofair.errors import UsageError
 from cofair.methods.families.submodels import SubmodelMethod, Submodels
-from cofair.methods.method import Server
 from cofair.methods.registry import register
 from cofair.methods.rules.calibration import calibrate
 from cofair.methods.rules.promises import (
@@ -33,6 +32,7 @@ from cofair.methods.rules.promises import (
     table,
     told_apart,
 )
+from cofair.methods.server import Server
 from cofair.scoring.importance import taylor
 from cofair.scoring.nested import prefix_masks
 from cofair.settings import setting

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from cofair.engine.protocol import Uploads
 from cofair.methods.families.sparse_aggregate import OwnModels, SparsifiedMethod, from_contributions
-from cofair.methods.method import Server
 from cofair.methods.registry import register
 from cofair.methods.rules.reputation import normalised, of_the_best
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

@@ -15,9 +15,9 @@ from cofair.contributions import index
 from cofair.engine.phases import Phase
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.methods.families.sparse_aggregate import OwnModels, SparsifiedMethod, from_contributions
-from cofair.methods.method import Server
 from cofair.methods.registry import register
 from cofair.methods.rules.reputation import of_the_best
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

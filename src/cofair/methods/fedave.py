@@ -17,8 +17,8 @@ from cofair.engine.phases import Phase
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.engine.statistics import LOOK
 from cofair.methods.families.sparse_aggregate import OwnModels, SparsifiedMethod, by_size, from_contributions
-from cofair.methods.method import Server
 from cofair.methods.registry import register
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from cofair.engine.phases import PERSONALISE, TRAIN, Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
-from cofair.methods.method import Method, Server
+from cofair.methods.method import Method
 from cofair.methods.registry import register
 from cofair.methods.rules.aggregation import mean_over_clients
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

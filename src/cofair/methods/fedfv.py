@@ -15,8 +15,9 @@ from torch import Tensor
 
 from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
-from cofair.methods.method import Method, Server
+from cofair.methods.method import Method
 from cofair.methods.registry import register
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from cofair.methods.families.submodels import SubmodelMethod, Submodels, exponential_share
-from cofair.methods.method import Server
 from cofair.methods.registry import register
+from cofair.methods.server import Server
 from cofair.scoring.nested import prefix_masks
 from cofair.settings import setting
 

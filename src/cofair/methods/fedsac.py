@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 import torch
 
 from cofair.methods.families.submodels import SubmodelMethod, Submodels, exponential_share
-from cofair.methods.method import Server
 from cofair.methods.registry import register
+from cofair.methods.server import Server
 from cofair.scoring.importance import by_removal, transform
 from cofair.scoring.nested import prefix_masks
 from cofair.settings import setting

@@ -12,8 +12,8 @@ from cofair.engine.phases import Phase
 from cofair.engine.protocol import Rewards
 from cofair.methods.families.submodels import Submodels
 from cofair.methods.families.windows import WindowMethod
-from cofair.methods.method import Server
 from cofair.methods.registry import register
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
-from cofair.methods.method import Method, Server
+from cofair.methods.method import Method
 from cofair.methods.registry import register
 from cofair.methods.rules.reputation import counted, of_the_best
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

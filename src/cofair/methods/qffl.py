@@ -14,8 +14,8 @@ import torch
 from cofair.engine.phases import PERSONALISE, TRAIN, Phase
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.methods.fedavg import FedAvg, FedAvgState
-from cofair.methods.method import Server
 from cofair.methods.registry import register
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
-from cofair.methods.method import Method, Server
+from cofair.methods.method import Method
 from cofair.methods.registry import register
+from cofair.methods.server import Server
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class Standalone(Method[StandaloneState]):
 
     name: ClassVar[str] = "standalone"
     paper: ClassVar[str] = "no federation: local training only"
+    needs_alone: ClassVar[bool] = True
 
-    def rounds(self, server: Server) -> int:
+    def rounds(self, asked: int) -> int:
         """Look once: the models do not change."""
         return 1
 

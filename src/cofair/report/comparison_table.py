@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from cofair.report.entries import Entry, comparison
 from cofair.report.markup import Html, element, joined
+from cofair.report.reported_runs import ReportedMethod, comparison
 from cofair.report.words import count
 
 # name in the frame, heading, what it means, factor, digits, unit, whether more is better
@@ -24,21 +24,21 @@ _COLUMNS: tuple[tuple[str, str, str, float, int, str, bool], ...] = (
 _SORTED = {"fairness": "descending"}  # the order in which the page has the methods
 
 
-def of(entries: Sequence[Entry]) -> Html:
+def of(methods: Sequence[ReportedMethod]) -> Html:
     """Return the table in a box of its own that scrolls where it is too wide, and what the numbers are."""
-    frame = comparison(entries).to_frame()
-    ranked = [k for k, entry in enumerate(entries) if not entry.reference] or list(range(len(entries)))
+    frame = comparison(methods).to_frame()
+    ranked = [k for k, method in enumerate(methods) if not method.reference] or list(range(len(methods)))
     best = {name: _best(frame, name, factor, digits, more, ranked) for name, _, _, factor, digits, _, more in _COLUMNS}
     sort: dict[str, str] = {}
-    if len(entries) > 1:
+    if len(methods) > 1:
         sort = {"method": "none", **{column[0]: "none" for column in _COLUMNS}, **_SORTED}
     header = [_heading("method", "", numeric=False, sort=sort.get("method"))]
     header += [_heading(heading, meaning, sort=sort.get(name)) for name, heading, meaning, *_ in _COLUMNS]
     rows = []
-    for k, entry in enumerate(entries):
-        link = element("a", entry.label, href="#method", data_choose=k) if len(entries) > 1 else entry.label
-        stopped = _stopped(entry)
-        cells = [element("th", link, element("sup", "†") if stopped else None, scope="row", data_value=entry.label)]
+    for k, method in enumerate(methods):
+        link = element("a", method.label, href="#method", data_choose=k) if len(methods) > 1 else method.label
+        stopped = _stopped(method)
+        cells = [element("th", link, element("sup", "†") if stopped else None, scope="row", data_value=method.label)]
         cells += [_cell(frame.iloc[k], column, k in best[column[0]]) for column in _COLUMNS]
         rows.append(element("tr", *cells))
     caption = element("caption", "Every method on the same federations", class_="visually-hidden")
@@ -46,7 +46,7 @@ def of(entries: Sequence[Entry]) -> Html:
         "table", caption, element("thead", element("tr", *header)), element("tbody", *rows), class_="comparison"
     )
     box = element("div", table, class_="wide", tabindex=0, role="region", aria_label="Comparison table")
-    return joined([box, _notes(entries, frame)])
+    return joined([box, _notes(methods, frame)])
 
 
 def _heading(name: str, meaning: str, *, numeric: bool = True, sort: str | None = None) -> Html:
@@ -81,7 +81,7 @@ def _best(frame: pd.DataFrame, name: str, factor: float, digits: int, more: bool
     return set(values[values == (values.max() if more else values.min())].index)
 
 
-def _notes(entries: Sequence[Entry], frame: pd.DataFrame) -> Html:
+def _notes(methods: Sequence[ReportedMethod], frame: pd.DataFrame) -> Html:
     notes = [
         "Means of the final ten rounds. γ = 100 × Pearson correlation of contributions and rewards; rate: share of "
         "clients that got what they are entitled to (α-BCF, α = 0.5); download: share of a whole model that a client "
@@ -93,17 +93,17 @@ def _notes(entries: Sequence[Entry], frame: pd.DataFrame) -> Html:
         notes.append("[low, high] is a 95 % bootstrap interval over clients.")
     if frame["fairness"].isna().any():
         notes.append("–: undefined, because all rewards or all contributions are equal, or there is only one client.")
-    if len(entries) > 1 and any(entry.reference for entry in entries):
+    if len(methods) > 1 and any(method.reference for method in methods):
         notes.append("standalone is the reference: everybody trains alone, so it is fair by definition and not ranked.")
-    notes += [f"† {entry.label}: {_stopped(entry)}." for entry in entries if _stopped(entry)]
+    notes += [f"† {method.label}: {_stopped(method)}." for method in methods if _stopped(method)]
     return element("p", " ".join(notes), class_="note")
 
 
-def _stopped(entry: Entry) -> str:
-    """Say which runs of an entry were interrupted; empty where all came to their end."""
-    stopped = [run for run in entry.runs if not run.finished]
+def _stopped(method: ReportedMethod) -> str:
+    """Say which runs of a method were interrupted; empty where all came to their end."""
+    stopped = [run for run in method.runs if not run.finished]
     if not stopped:
         return ""
-    which = "" if len(entry.runs) == 1 else f"{count(len(stopped), 'run')} "
+    which = "" if len(method.runs) == 1 else f"{count(len(stopped), 'run')} "
     rounds = ", ".join(f"{run.outcome.history[-1].round} of {run.rounds}" for run in stopped[:3])
     return f"{which}interrupted after round {rounds}{' …' if len(stopped) > 3 else ''}"

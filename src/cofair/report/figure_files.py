@@ -7,26 +7,26 @@ from typing import Any
 
 from cofair.errors import UsageError, nearest
 from cofair.report import drawing, figures
-from cofair.report.entries import Entry
 from cofair.report.plots import Plot
-from cofair.storage.folder import told
+from cofair.report.reported_runs import ReportedMethod
+from cofair.storage.folder import explaining_write_errors
 
 KINDS = ("pdf", "png", "svg")
 
 
-def write_figures(entries: Sequence[Entry], folder: Path, kind: str) -> list[Path]:
+def write_figures(methods: Sequence[ReportedMethod], folder: Path, kind: str) -> list[Path]:
     """Write every plot of a report to `folder`/figures and return the files."""
     if kind not in KINDS:
         raise UsageError(f"Unknown kind of figure {kind!r}: {nearest(kind, KINDS)}")
-    named = [("", plot) for plot in figures.of_comparison(entries)]
-    for entry, name in zip(entries, safe_names([entry.label for entry in entries]), strict=True):
-        named += [(f"{name}_", plot) for plot in figures.of_entry(entry)]
+    named = [("", plot) for plot in figures.of_comparison(methods)]
+    for method, name in zip(methods, safe_names([method.label for method in methods]), strict=True):
+        named += [(f"{name}_", plot) for plot in figures.of_method(method)]
     written = []
     for prefix, plot in named:
         if not any(len(mark.x) for mark in plot.marks):
             continue
         path = folder / "figures" / f"{prefix}{plot.key}.{kind}"
-        with drawing.style(), told(path.parent):
+        with drawing.style(), explaining_write_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             drawing.draw(plot).savefig(path, format=kind, metadata=_metadata(plot, kind))
         written.append(path)

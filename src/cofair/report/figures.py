@@ -6,46 +6,46 @@ import numpy as np
 import numpy.typing as npt
 
 from cofair import metrics
-from cofair.report.entries import Entry, comparison
 from cofair.report.over_rounds import accuracy_over_rounds, neuron_allocation, reputation_over_rounds
 from cofair.report.plots import Band, Bars, Mark, Plot, Points
 from cofair.report.promise_section import misses_over_rounds, promises
+from cofair.report.reported_runs import ReportedMethod, comparison
 from cofair.report.words import count, data_size, listed
 
 BARS = 40
 Floats = npt.NDArray[np.float64]
 
 
-def of_comparison(entries: Sequence[Entry]) -> list[Plot]:
-    """Return the plots that compare entries."""
-    return [fairness_against_accuracy(entries)] if len(entries) > 1 else []
+def of_comparison(methods: Sequence[ReportedMethod]) -> list[Plot]:
+    """Return the plots that compare methods."""
+    return [fairness_against_accuracy(methods)] if len(methods) > 1 else []
 
 
-def of_entry(entry: Entry) -> list[Plot]:
+def of_method(method: ReportedMethod) -> list[Plot]:
     """Return the plots of one method: means over its seeds, what goes over rounds from its first one."""
-    run = entry.runs[0]
-    plots = [contribution_and_reward(entry)]
-    if entry.reference:  # nothing else happens when everybody trains alone
+    run = method.runs[0]
+    plots = [contribution_and_reward(method)]
+    if method.reference:  # nothing else happens when everybody trains alone
         return plots
     if len(run.outcome.history) > 1:
         plots.append(accuracy_over_rounds(run))
         if run.outcome.history[-1].reputation is not None:
             plots.append(reputation_over_rounds(run))
     if run.contributions_are_accuracies:
-        plots.append(bounds(entry))
+        plots.append(bounds(method))
     if (made := promises(run)) is not None and len(made.rounds) > 1:
         plots.append(misses_over_rounds(run, made))
     if any(record.allocation is not None for record in run.outcome.history):
         plots.append(neuron_allocation(run))
-    plots.append(download(entry))
+    plots.append(download(method))
     return plots
 
 
-def fairness_against_accuracy(entries: Sequence[Entry]) -> Plot:
+def fairness_against_accuracy(methods: Sequence[ReportedMethod]) -> Plot:
     """FedSAC's Figure 3: the best client's accuracy and γ of every method."""
-    frame = comparison(entries).to_frame()
+    frame = comparison(methods).to_frame()
     known = frame[frame["fairness"].notna()]
-    unit = entries[0].runs[0].metric
+    unit = methods[0].runs[0].metric
     points = Points(
         "methods",
         tuple(100 * known["max"]),
@@ -56,7 +56,7 @@ def fairness_against_accuracy(entries: Sequence[Entry]) -> Plot:
     )
     missing = [str(name) for name in frame[frame["fairness"].isna()]["method"]]
     caption = "The upper right corner is where a method should be: fair, and good for the best client."
-    alone = [entry.label for entry in entries if entry.reference]
+    alone = [method.label for method in methods if method.reference]
     if len(ranked := known[~known["method"].isin(alone)]):
         k = known.index.get_loc(ranked["fairness"].idxmax())
         caption += f" Fairest is {points.labels[k]} (γ {points.y[k]:.1f}, best client {points.x[k]:.1f} %)."
@@ -68,11 +68,11 @@ def fairness_against_accuracy(entries: Sequence[Entry]) -> Plot:
     )  # fmt: skip
 
 
-def contribution_and_reward(entry: Entry) -> Plot:
+def contribution_and_reward(method: ReportedMethod) -> Plot:
     """Figures 4 and 6 of FedSAC: what each client brought and got."""
-    run, c, a = entry.runs[0], _contributions(entry), _accuracies(entry)
+    run, c, a = method.runs[0], _contributions(method), _accuracies(method)
     marks: tuple[Mark, ...]
-    caption = _fairness_sentence(entry)
+    caption = _fairness_sentence(method)
     if run.contributions_are_accuracies and len(c) <= BARS:
         names = run.outcome.names
         marks = (Bars("brought", names, tuple(100 * c)), Bars("got", names, tuple(100 * a)))
@@ -87,9 +87,9 @@ def contribution_and_reward(entry: Entry) -> Plot:
     return Plot("contribution_and_reward", "What each client brought and got", caption, x_label, y_label, marks)
 
 
-def bounds(entry: Entry) -> Plot:
+def bounds(method: ReportedMethod) -> Plot:
     """The α-BCF band of each client: better than alone, not better than its contribution deserves."""
-    run, c, a = entry.runs[0], _contributions(entry), _accuracies(entry)
+    run, c, a = method.runs[0], _contributions(method), _accuracies(method)
     lower, upper = metrics.alpha_bounds(c, a)
     inside = metrics.within_alpha_bound(c, a)
     order = np.argsort(c, kind="stable") if len(c) > BARS else np.arange(len(c))
@@ -113,10 +113,10 @@ def bounds(entry: Entry) -> Plot:
     return Plot("bounds", "Who is inside the bounds", caption, label, f"{run.metric}, %", tuple(marks))
 
 
-def download(entry: Entry) -> Plot:
+def download(method: ReportedMethod) -> Plot:
     """The share of a whole model that each client received a round."""
-    run = entry.runs[0]
-    shares = np.mean([own.outcome.history[-1].download for own in entry.runs], axis=0)
+    run = method.runs[0]
+    shares = np.mean([own.outcome.history[-1].download for own in method.runs], axis=0)
     rounds, size = run.outcome.history[-1].round, int(run.facts.get("parameters", 0))
     width = 8 if run.setting("run", "precision") == "float64" else 4
     whole = rounds * size * width * len(shares)
@@ -133,26 +133,26 @@ def download(entry: Entry) -> Plot:
     if len(shares) <= BARS:
         marks, x_label = (Bars("received", run.outcome.names, tuple(100 * shares)),), "client"
     else:
-        c = _contributions(entry)
+        c = _contributions(method)
         marks, x_label = (Points("clients", tuple(c), tuple(100 * shares), run.outcome.names),), "contribution"
     return Plot("download", "What travels to each client", caption + ".", x_label, "% of a whole model a round", marks)
 
 
-def _contributions(entry: Entry) -> Floats:
-    return np.asarray(np.mean([run.outcome.contributions for run in entry.runs], axis=0), dtype=np.float64)
+def _contributions(method: ReportedMethod) -> Floats:
+    return np.asarray(np.mean([run.outcome.contributions for run in method.runs], axis=0), dtype=np.float64)
 
 
-def _accuracies(entry: Entry) -> Floats:
-    return np.asarray(np.mean([run.outcome.accuracies for run in entry.runs], axis=0), dtype=np.float64)
+def _accuracies(method: ReportedMethod) -> Floats:
+    return np.asarray(np.mean([run.outcome.accuracies for run in method.runs], axis=0), dtype=np.float64)
 
 
-def _fairness_sentence(entry: Entry) -> str:
-    known = [gamma for outcome in entry.outcomes if (gamma := outcome.fairness) is not None]
-    if len(entry.runs[0].outcome.names) == 1:
+def _fairness_sentence(method: ReportedMethod) -> str:
+    known = [gamma for outcome in method.outcomes if (gamma := outcome.fairness) is not None]
+    if len(method.runs[0].outcome.names) == 1:
         return "Fairness γ takes two clients or more."
     if not known:
         return "Fairness γ is undefined here: all contributions or all rewards are the same."
-    seeds = "" if len(entry.runs) == 1 else f", mean of {len(known)} seeds"
+    seeds = "" if len(method.runs) == 1 else f", mean of {len(known)} seeds"
     return f"Fairness γ is {np.mean(known):.1f}{seeds} (100 would be perfectly in proportion)."
 
 

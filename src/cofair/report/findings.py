@@ -5,26 +5,26 @@ from typing import Any
 
 import pandas as pd
 
-from cofair.report.entries import Entry, comparison
-from cofair.report.statement import Standing
+from cofair.report.reported_runs import ReportedMethod, comparison
+from cofair.report.statement import ClientStatements
 from cofair.report.words import count
 
 
-def title(entries: Sequence[Entry]) -> str:
+def title(methods: Sequence[ReportedMethod]) -> str:
     """Return the page's title in plain words."""
-    run = entries[0].runs[0]
-    data = {str(own.setting("federation", "data") or "") for entry in entries for own in entry.runs}
+    run = methods[0].runs[0]
+    data = {str(own.setting("federation", "data") or "") for method in methods for own in method.runs}
     on = f" on {next(iter(data))}" if len(data) == 1 and "" not in data else ""
-    sizes = {len(own.outcome.names) for entry in entries for own in entry.runs}
+    sizes = {len(own.outcome.names) for method in methods for own in method.runs}
     clients = count(len(run.outcome.names), "client") if len(sizes) == 1 else "the clients"
-    if len(entries) == 1:
-        return f"What {clients} brought and got with {entries[0].label}{on}"
-    return f"What {clients} brought and got: {len(entries)} methods{on}"
+    if len(methods) == 1:
+        return f"What {clients} brought and got with {methods[0].label}{on}"
+    return f"What {clients} brought and got: {len(methods)} methods{on}"
 
 
-def facts(entries: Sequence[Entry]) -> str:
+def facts(methods: Sequence[ReportedMethod]) -> str:
     """Return the circumstances in one line: what all runs share."""
-    runs = [run for entry in entries for run in entry.runs]
+    runs = [run for method in methods for run in method.runs]
     parts = []
     for table, key, form in (
         ("federation", "data", "data {}"), ("federation", "scene", "scene {}"), ("training", "rounds", "{} rounds"),
@@ -40,25 +40,25 @@ def facts(entries: Sequence[Entry]) -> str:
     return " · ".join(parts)
 
 
-def fairest(entries: Sequence[Entry]) -> int:
-    """Return which entry is shown first: the fairest that is not mere training alone."""
-    frame = _ranked(entries)
+def fairest(methods: Sequence[ReportedMethod]) -> int:
+    """Return which method is shown first: the fairest that is not mere training alone."""
+    frame = _ranked(methods)
     if frame["fairness"].notna().any():
         return _argmax(frame, "fairness")
     return _argmax(frame, "max")
 
 
-def by_fairness(entries: Sequence[Entry]) -> list[Entry]:
-    """Return entries from the fairest on, those without a defined fairness last: the order of the table."""
-    fairness = comparison(entries).to_frame()["fairness"].astype(float).fillna(-1000.0).tolist()
-    return [entries[k] for k in sorted(range(len(entries)), key=lambda k: -fairness[k])]
+def by_fairness(methods: Sequence[ReportedMethod]) -> list[ReportedMethod]:
+    """Return methods from the fairest on, those without a defined fairness last: the order of the table."""
+    fairness = comparison(methods).to_frame()["fairness"].astype(float).fillna(-1000.0).tolist()
+    return [methods[k] for k in sorted(range(len(methods)), key=lambda k: -fairness[k])]
 
 
-def findings(entries: Sequence[Entry]) -> list[str]:
+def findings(methods: Sequence[ReportedMethod]) -> list[str]:
     """Return one or two sentences that say what was found."""
-    if len(entries) == 1:
-        return _of_one(entries[0])
-    frame, metric = _ranked(entries), entries[0].runs[0].metric
+    if len(methods) == 1:
+        return _of_one(methods[0])
+    frame, metric = _ranked(methods), methods[0].runs[0].metric
     best = frame.loc[_argmax(frame, "max")]
     if not frame["fairness"].notna().any():
         return [
@@ -66,50 +66,50 @@ def findings(entries: Sequence[Entry]) -> list[str]:
             f"{_percent(best['max'])} {metric}."
         ]
     fair = frame.loc[_argmax(frame, "fairness")]
-    told = [
+    found = [
         f"Fairest is {fair['method']}: rewards follow what clients brought with γ {fair['fairness']:.1f} of 100, "
-        f"and its best client reaches {_percent(fair['max'])} {metric}{_than_alone(entries, fair)}."
+        f"and its best client reaches {_percent(fair['max'])} {metric}{_than_alone(methods, fair)}."
     ]
     if best["method"] == fair["method"]:
-        told.append("No other method gives the best client more.")
+        found.append("No other method gives the best client more.")
     else:
         gamma: Any = best["fairness"]
         worth = "is undefined, because all rewards are equal" if pd.isna(gamma) else f"is {gamma:.1f}"
-        told.append(f"{best['method']} gives the best client most, {_percent(best['max'])}; its γ {worth}.")
-    return told
+        found.append(f"{best['method']} gives the best client most, {_percent(best['max'])}; its γ {worth}.")
+    return found
 
 
-def _of_one(entry: Entry) -> list[str]:
-    standing, gamma = Standing(entry), comparison([entry]).to_frame().iloc[0]["fairness"]
-    metric = standing.run.metric
-    if len(standing) == 1:
-        return standing.sentences(0)[:2]
-    told = (
+def _of_one(method: ReportedMethod) -> list[str]:
+    statements, gamma = ClientStatements(method), comparison([method]).to_frame().iloc[0]["fairness"]
+    metric = statements.run.metric
+    if len(statements) == 1:
+        return statements.sentences(0)[:2]
+    fairness = (
         "Fairness γ is undefined: all contributions or all rewards are the same."
         if pd.isna(gamma)
         else f"Rewards follow what clients brought with fairness γ {gamma:.1f} (100 is perfectly in proportion)."
     )
-    low, high = 100 * standing.got.min(), 100 * standing.got.max()
+    low, high = 100 * statements.got.min(), 100 * statements.got.max()
     span = f"Rewards have {low:.1f} to {high:.1f} % {metric}"
-    if standing.comparable:
-        inside = int(standing.inside.sum())
-        span += f"; {inside:,} of {count(len(standing), 'client')} got what they are entitled to"
-    return [told, span + "."]
+    if statements.comparable:
+        inside = int(statements.inside.sum())
+        span += f"; {inside:,} of {count(len(statements), 'client')} got what they are entitled to"
+    return [fairness, span + "."]
 
 
-def _than_alone(entries: Sequence[Entry], row: Any) -> str:
+def _than_alone(methods: Sequence[ReportedMethod], row: Any) -> str:
     """Say by how much the best reward beats what the best client reaches alone, where both are on one scale."""
-    entry = next(entry for entry in entries if entry.label == row["method"])
-    if not entry.runs[0].contributions_are_accuracies:
+    method = next(method for method in methods if method.label == row["method"])
+    if not method.runs[0].contributions_are_accuracies:
         return ""
-    gain = 100 * (row["max"] - Standing(entry).brought.max())
+    gain = 100 * (row["max"] - ClientStatements(method).brought.max())
     return f", {abs(gain):.1f} points {'more' if gain >= 0 else 'less'} than the best reaches alone"
 
 
-def _ranked(entries: Sequence[Entry]) -> pd.DataFrame:
+def _ranked(methods: Sequence[ReportedMethod]) -> pd.DataFrame:
     """Return the table without training alone, which is fair by definition and wins nothing."""
-    frame = comparison(entries).to_frame()
-    others = [k for k, entry in enumerate(entries) if not entry.reference]
+    frame = comparison(methods).to_frame()
+    others = [k for k, method in enumerate(methods) if not method.reference]
     return frame.iloc[others] if others else frame
 
 

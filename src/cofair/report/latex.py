@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from cofair.report.entries import Entry, comparison
-from cofair.storage.folder import told, write_whole
+from cofair.report.reported_runs import ReportedMethod, comparison
+from cofair.storage.folder import explaining_write_errors, write_whole
 
 _COLUMNS = {  # quantity: heading, factor, digits
     "fairness": (r"$\gamma$", 1, 1), "max": (r"max [\%]", 100, 1), "mean": (r"mean [\%]", 100, 1),
@@ -57,13 +57,13 @@ def table(frame: pd.DataFrame, references: Collection[str] = ()) -> str:
     )
 
 
-def write_tables(entries: Sequence[Entry], folder: Path) -> list[Path]:
+def write_tables(methods: Sequence[ReportedMethod], folder: Path) -> list[Path]:
     """Write table.tex to a folder, and summary.csv where a comparison has not written it already."""
-    result = comparison(entries)
-    with told(folder):
+    result = comparison(methods)
+    with explaining_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "table.tex"]
-    write_whole(written[0], table(result.to_frame(), [entry.label for entry in entries if entry.reference]))
+    write_whole(written[0], table(result.to_frame(), [method.label for method in methods if method.reference]))
     if not (folder / "summary.csv").exists():
         written.append(folder / "summary.csv")
         write_whole(written[1], result.every_rule().to_csv(index=False))

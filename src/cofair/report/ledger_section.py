@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from cofair.errors import CofairError, RunError
-from cofair.report.entries import Entry
 from cofair.report.markup import Html, element, joined
+from cofair.report.reported_runs import ReportedMethod
 from cofair.storage.agreement import Audit
 from cofair.storage.audit import ClientLine, client_lines
 
@@ -17,32 +17,34 @@ _LATER = ("samples", "download")  # statements of earlier versions are without t
 MOST = 10_000_000  # bytes of a statement; one is as large as the plots' library
 
 
-def doubts(entries: Sequence[Entry]) -> list[str]:
+def doubts(methods: Sequence[ReportedMethod]) -> list[str]:
     """Name the runs whose ledger does not hold, or whose folder says something else than its ledger."""
     return [
-        f"{entry.label}, seed {run.outcome.seed}: {run.audit.fault}"
-        for entry in entries for run in entry.runs if run.audit is not None and run.audit.fault is not None
+        f"{method.label}, seed {run.outcome.seed}: {run.audit.fault}"
+        for method in methods for run in method.runs if run.audit is not None and run.audit.fault is not None
     ]  # fmt: skip
 
 
-def warning(entries: Sequence[Entry]) -> Html | None:
+def warning(methods: Sequence[ReportedMethod]) -> Html | None:
     """Say above everything else what the reader should not trust; None where there is nothing."""
-    found = doubts(entries)
+    found = doubts(methods)
     if not found:
         return None
-    told = element("p", "Do not trust this page: a ledger does not hold, or says something else than the page.")
-    return element("div", told, element("ul", *(element("li", doubt) for doubt in found)), class_="doubt", role="alert")
+    trust = element("p", "Do not trust this page: a ledger does not hold, or says something else than the page.")
+    return element(
+        "div", trust, element("ul", *(element("li", doubt) for doubt in found)), class_="doubt", role="alert"
+    )
 
 
-def section(entries: Sequence[Entry]) -> Html | None:
+def section(methods: Sequence[ReportedMethod]) -> Html | None:
     """Say of every run whether its ledger holds, and name its head; None where no run has one."""
     rows = []
-    for entry in entries:
-        for run in entry.runs:
+    for method in methods:
+        for run in method.runs:
             if run.audit is not None:
                 verdict, head = _verdict(run.audit)
                 own = element("td", element("code", head, class_="hash") if head else "–")
-                rows.append([element("td", entry.label), element("td", run.outcome.seed), element("td", verdict), own])
+                rows.append([element("td", method.label), element("td", run.outcome.seed), element("td", verdict), own])
     if not rows:
         return None
     note = (
@@ -55,10 +57,10 @@ def section(entries: Sequence[Entry]) -> Html | None:
     return joined([element("p", note, command, "."), _table(["method", "seed", "ledger", "head"], rows)])
 
 
-def statement(entry: Entry, client: str) -> Html | None:
+def statement(method: ReportedMethod, client: str) -> Html | None:
     """Return what the ledger says of a client at the end, to the last digit; None where no run has a ledger."""
     rows, faults = [], []
-    for run in entry.runs:
+    for run in method.runs:
         if run.audit is None:
             continue
         if run.audit.fault is not None:
@@ -72,7 +74,9 @@ def statement(entry: Entry, client: str) -> Html | None:
         if not lines:
             faults.append(element("p", "The ledger has no tested round of this client yet."))
             continue
-        cells = [element("td", text, data_ledger=name) for name, text in told(run.outcome.seed, lines[-1]).items()]
+        cells = [
+            element("td", text, data_ledger=name) for name, text in ledger_cells(run.outcome.seed, lines[-1]).items()
+        ]
         rows.append(cells)
     if not rows and not faults:
         return None
@@ -83,7 +87,7 @@ def statement(entry: Entry, client: str) -> Html | None:
     return joined([note, *faults, _table(CELLS, rows, client) if rows else None])
 
 
-def told(seed: object, line: ClientLine) -> dict[str, str]:
+def ledger_cells(seed: object, line: ClientLine) -> dict[str, str]:
     """Return a client's line as it stands in a statement."""
     values = [
         seed, line.round, line.samples, line.contribution, line.accuracy, line.reputation, line.neurons, line.download,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from cofair.report.entries import Run
 from cofair.report.plots import Band, Heat, Lines, Mark, Plot
+from cofair.report.reported_runs import ReportedRun
 
 LINES = 20  # more clients than this are summarised: 1,000 lines show nothing
 HEAT = (256, 100)  # rows and columns of a heat map; more are averaged with their neighbours
@@ -16,7 +16,7 @@ _IN_ORDER = "lines are coloured from yellow (brought least) over green and blue 
 _SUMMARISED = "the bands hold all clients, the middle 80 % and the middle half, the line is the median"
 
 
-def accuracy_over_rounds(run: Run) -> Plot:
+def accuracy_over_rounds(run: ReportedRun) -> Plot:
     """Figure 5 of FedSAC: the accuracy of every client's reward over the rounds."""
     values = 100 * np.array([record.accuracies for record in run.outcome.history])
     low, high = values[-1].min(), values[-1].max()
@@ -32,7 +32,7 @@ def accuracy_over_rounds(run: Run) -> Plot:
     )  # fmt: skip
 
 
-def reputation_over_rounds(run: Run) -> Plot:
+def reputation_over_rounds(run: ReportedRun) -> Plot:
     """Figure 4 of CGSV, Figure 2 of FedRAC: what the server believes of each client."""
     values = np.array([record.reputation for record in run.outcome.history if record.reputation is not None])
     rounds = [record.round for record in run.outcome.history if record.reputation is not None]
@@ -46,7 +46,7 @@ def reputation_over_rounds(run: Run) -> Plot:
     )  # fmt: skip
 
 
-def neuron_allocation(run: Run) -> Plot:
+def neuron_allocation(run: ReportedRun) -> Plot:
     """FedRAC's allocation frequency: how many of the clients held each neuron, over the rounds."""
     records = [record for record in run.outcome.history if record.allocation is not None]
     values = np.array([record.allocation for record in records]).T
@@ -65,7 +65,7 @@ def neuron_allocation(run: Run) -> Plot:
     return Plot("neuron_allocation", "How many clients train each neuron", caption, "round", label, (heat,))
 
 
-def over_rounds(run: Run, values: Floats, rounds: Sequence[int] | None = None) -> tuple[Mark, ...]:
+def over_rounds(run: ReportedRun, values: Floats, rounds: Sequence[int] | None = None) -> tuple[Mark, ...]:
     """Return values (T, N) as one line a client, or as bands where there are many clients."""
     x = tuple(float(t) for t in (rounds or [record.round for record in run.outcome.history]))
     if values.shape[1] <= LINES:
@@ -108,6 +108,6 @@ def _coarser(values: Floats, axis: int, most: int = HEAT[0]) -> Floats:
     return np.stack([part.mean(axis) for part in parts], axis)
 
 
-def seed_of(run: Run) -> str:
+def seed_of(run: ReportedRun) -> str:
     """Return the seed of a run in brackets."""
     return f" (seed {run.outcome.seed})"

@@ -10,27 +10,33 @@ from typing import Any
 
 from cofair.errors import UsageError
 from cofair.report import comparison_table, figures, findings, ledger_section, provenance
-from cofair.report.clients import CARDS, client_plots, numbers, statements
-from cofair.report.entries import Entry
+from cofair.report.clients import CARDS, client_plots, numbers, statement_cards
 from cofair.report.markup import Html, data, element, joined, text_table
 from cofair.report.over_rounds import seed_of
 from cofair.report.plots import Plot
 from cofair.report.promise_section import promises, round_by_round
-from cofair.report.statement import Standing
+from cofair.report.reported_runs import ReportedMethod, reported_method
+from cofair.report.statement import ClientStatements
 from cofair.report.words import count
-from cofair.storage.folder import told, write_whole
+from cofair.results.result import Result
+from cofair.storage.folder import explaining_write_errors, write_whole
 
 MISSING = "The report needs plotly: pip install 'cofair[report]'."
 
 
-def write(entries: Sequence[Entry], path: Path) -> Path:
-    """Write the report of all entries and return its path."""
-    return _write(document(entries), path)
+def write(methods: Sequence[ReportedMethod], path: Path) -> Path:
+    """Write the report of all methods and return its path."""
+    return _write(document(methods), path)
 
 
-def write_statement(entry: Entry, client: str, path: Path) -> Path:
+def write_report(result: Result, path: str | Path) -> Path:
+    """Write the report of one run in memory and return its path."""
+    return write([reported_method(result)], Path(path))
+
+
+def write_statement(method: ReportedMethod, client: str, path: Path) -> Path:
     """Write one client's statement as a page of its own and return its path."""
-    return _write(client_document(entry, client), path)
+    return _write(client_document(method, client), path)
 
 
 def statement_file(client: str) -> str:
@@ -41,91 +47,94 @@ def statement_file(client: str) -> str:
     return f"statement-{safe}.html"
 
 
-def document(entries: Sequence[Entry]) -> str:
+def document(methods: Sequence[ReportedMethod]) -> str:
     """Return the report as HTML."""
-    asked, entries = entries, findings.by_fairness(entries)
-    first = findings.fairest(entries)
+    asked, methods = methods, findings.by_fairness(methods)
+    first = findings.fairest(methods)
     plots: dict[str, list[dict[str, Any]]] = {}
     body: list[Html] = [
         element(
-            "header", element("p", findings.facts(entries), class_="facts"), element("h1", findings.title(entries)),
-            element("p", " ".join(findings.findings(entries)), class_="lead"), ledger_section.warning(asked),
+            "header", element("p", findings.facts(methods), class_="facts"), element("h1", findings.title(methods)),
+            element("p", " ".join(findings.findings(methods)), class_="lead"), ledger_section.warning(asked),
         ),
-        _section("Comparison" if len(entries) > 1 else "In numbers", comparison_table.of(entries), id="comparison"),
+        _section("Comparison" if len(methods) > 1 else "In numbers", comparison_table.of(methods), id="comparison"),
     ]  # fmt: skip
-    if compared := figures.of_comparison(entries):
+    if compared := figures.of_comparison(methods):
         body.append(_section(compared[0].title, _figures("all", compared, plots, heading=None), id="fairness-accuracy"))
     body.append(
-        _section("One method at a time" if len(entries) > 1 else entries[0].label, _methods(entries, first, plots),
+        _section("One method at a time" if len(methods) > 1 else methods[0].label, _methods(methods, first, plots),
                  id="method")
     )  # fmt: skip
     body.append(_section("Configuration", provenance.configuration(asked), id="configuration"))
     if (kept := ledger_section.section(asked)) is not None:
         body.append(_section("Ledger", kept, id="ledger"))
     body.append(_section("Run it again", provenance.again(asked), id="again"))
-    rows = {str(k): numbers(Standing(entry)) for k, entry in enumerate(entries) if len(_names(entry)) > CARDS}
-    return _whole(findings.title(entries), joined(body), {"plots": plots, "clients": rows})
+    rows = {
+        str(k): numbers(ClientStatements(method)) for k, method in enumerate(methods) if len(_names(method)) > CARDS
+    }
+    return _whole(findings.title(methods), joined(body), {"plots": plots, "clients": rows})
 
 
-def client_document(entry: Entry, client: str) -> str:
+def client_document(method: ReportedMethod, client: str) -> str:
     """Return one client's statement as HTML."""
-    standing = Standing(entry)
-    i = standing.index(client)
+    statements = ClientStatements(method)
+    i = statements.index(client)
     plots: dict[str, list[dict[str, Any]]] = {}
     title = f"Client {client}: what it brought and got"
-    stopped = next((run for run in entry.runs if not run.finished), None)
-    sentences = [element("li", sentence) for sentence in standing.sentences(i)]
+    stopped = next((run for run in method.runs if not run.finished), None)
+    sentences = [element("li", sentence) for sentence in statements.sentences(i)]
     if stopped is not None:
         last = stopped.outcome.history[-1].round
         sentences.append(element("li", f"The run was interrupted after round {last}: this is where it stood."))
     header = element(
-        "header", element("p", f"{entry.label} · {findings.facts([entry])}", class_="facts"), element("h1", title),
-        ledger_section.warning([entry]),
+        "header", element("p", f"{method.label} · {findings.facts([method])}", class_="facts"), element("h1", title),
+        ledger_section.warning([method]),
     )  # fmt: skip
     body = [header, _section("Statement", element("ul", *sentences, class_="statement"), id="statement")]
-    if own := client_plots(standing, i):
+    if own := client_plots(statements, i):
         body.append(_section("Over the rounds", _figures("all", own, plots, heading="h3"), id="rounds"))
-    if (made := promises(standing.run)) is not None:
+    if (made := promises(statements.run)) is not None:
         header_row = ["round", "promised", "on the validation set", "on the test set", "tested less promised"]
         rows = text_table(header_row, round_by_round(made, i), "tested rounds")
-        body.append(_section(f"Promises{seed_of(standing.run)}", rows, id="promises"))
-    if (kept := ledger_section.statement(entry, client)) is not None:
+        body.append(_section(f"Promises{seed_of(statements.run)}", rows, id="promises"))
+    if (kept := ledger_section.statement(method, client)) is not None:
         body.append(_section("Ledger", kept, id="ledger"))
-    body.append(_section("Run it again", provenance.again([entry]), id="again"))
+    body.append(_section("Run it again", provenance.again([method]), id="again"))
     return _whole(title, joined(body), {"plots": plots, "clients": {}})
 
 
-def _methods(entries: Sequence[Entry], first: int, plots: dict[str, list[dict[str, Any]]]) -> Html:
+def _methods(methods: Sequence[ReportedMethod], first: int, plots: dict[str, list[dict[str, Any]]]) -> Html:
     parts = []
-    if len(entries) > 1:
-        options = [element("option", entry.label, value=k, selected=k == first) for k, entry in enumerate(entries)]
+    if len(methods) > 1:
+        options = [element("option", method.label, value=k, selected=k == first) for k, method in enumerate(methods)]
         label = element("label", "Method", for_="choose")
         select = element("select", *options, id="choose", autocomplete="off")
         parts.append(element("p", label, select, class_="choose"))
-    several = len(entries) > 1
-    for k, entry in enumerate(entries):
+    several = len(methods) > 1
+    for k, method in enumerate(methods):
+        heading = "h4" if several else "h3"
         content = [
-            _about(entry, several), _figures(str(k), figures.of_entry(entry), plots, heading="h4" if several else "h3"),
-            statements(Standing(entry), k, heading="h4" if several else "h3"),
+            _about(method, several), _figures(str(k), figures.of_method(method), plots, heading=heading),
+            statement_cards(ClientStatements(method), k, heading=heading),
         ]  # fmt: skip
         parts.append(element("div", *content, class_="method", data_method=k, hidden=k != first))
     return joined(parts)
 
 
-def _about(entry: Entry, several: bool) -> Html:
+def _about(method: ReportedMethod, several: bool) -> Html:
     from cofair.methods import METHODS
 
-    method = METHODS.get(entry.method)
-    lines: list[object] = [element("h3", entry.label)] if several else []
-    if method is not None:
-        first_line = (method.__doc__ or "").strip().splitlines()[0]
-        lines.append(element("p", first_line, " ", element("span", f"({method.paper})", class_="paper")))
-    if notes := entry.runs[0].facts.get("notes"):
-        told_first = f"Told before the first round (seed {entry.runs[0].outcome.seed}): {' '.join(map(str, notes))}"
-        lines.append(element("p", told_first, class_="note"))
-    if len(entry.runs) > 1:
-        over = f"Means over {count(len(entry.runs), 'seed')}; what goes over rounds is from seed "
-        lines.append(element("p", f"{over}{entry.runs[0].outcome.seed}.", class_="note"))
+    known = METHODS.get(method.name)
+    lines: list[object] = [element("h3", method.label)] if several else []
+    if known is not None:
+        first_line = (known.__doc__ or "").strip().splitlines()[0]
+        lines.append(element("p", first_line, " ", element("span", f"({known.paper})", class_="paper")))
+    if notes := method.runs[0].facts.get("notes"):
+        said_first = f"Told before the first round (seed {method.runs[0].outcome.seed}): {' '.join(map(str, notes))}"
+        lines.append(element("p", said_first, class_="note"))
+    if len(method.runs) > 1:
+        over = f"Means over {count(len(method.runs), 'seed')}; what goes over rounds is from seed "
+        lines.append(element("p", f"{over}{method.runs[0].outcome.seed}.", class_="note"))
     return joined(lines)
 
 
@@ -149,8 +158,8 @@ def _section(title: str, *content: Html, id: str) -> Html:
     return element("section", element("h2", title), *content, id=id)
 
 
-def _names(entry: Entry) -> tuple[str, ...]:
-    return entry.runs[0].outcome.names
+def _names(method: ReportedMethod) -> tuple[str, ...]:
+    return method.runs[0].outcome.names
 
 
 def _whole(title: str, body: Html, values: dict[str, Any]) -> str:
@@ -175,7 +184,7 @@ def _whole(title: str, body: Html, values: dict[str, Any]) -> str:
 def _write(text: str, path: Path) -> Path:
     if path.is_dir():
         raise UsageError(f"{path} is a folder: name a file for the report.")
-    with told(path.parent):
+    with explaining_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)
     return path

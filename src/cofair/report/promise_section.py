@@ -7,11 +7,11 @@ import numpy.typing as npt
 import torch
 
 from cofair.methods.rules.promises import half_width
-from cofair.report.entries import Run
 from cofair.report.over_rounds import over_rounds, seed_of
 from cofair.report.plots import Plot
+from cofair.report.reported_runs import ReportedRun
 
-MISS = 1.5  # points of accuracy: more than that is told as a miss
+MISS = 1.5  # points of accuracy: more than that counts as a miss
 Floats = npt.NDArray[np.float64]
 
 
@@ -30,7 +30,7 @@ class Promises:
         return self.tested - self.promised
 
 
-def promises(run: Run) -> Promises | None:
+def promises(run: ReportedRun) -> Promises | None:
     """Return the promises of a run, or None where its method makes none."""
     records = [record for record in run.outcome.history if record.promised is not None]
     if not records:
@@ -44,7 +44,7 @@ def promises(run: Run) -> Promises | None:
     )
 
 
-def misses_over_rounds(run: Run, made: Promises) -> Plot:
+def misses_over_rounds(run: ReportedRun, made: Promises) -> Plot:
     """How far each client's tested accuracy is from what it was promised, over the rounds."""
     largest = np.nanmax(np.abs(made.misses), 1)
     kept = int((largest < MISS).sum())
@@ -59,7 +59,7 @@ def misses_over_rounds(run: Run, made: Promises) -> Plot:
     )  # fmt: skip
 
 
-def told(run: Run, made: Promises, i: int, last: int = 10) -> str:
+def promise_sentences(run: ReportedRun, made: Promises, i: int, last: int = 10) -> str:
     """Return the sentences on the promise made to client i."""
     known = np.flatnonzero(~np.isnan(made.misses[:, i]))
     if not len(known):
@@ -97,7 +97,7 @@ def round_by_round(made: Promises, i: int) -> list[list[str]]:
     ]
 
 
-def samples_that_choose(run: Run) -> int:
+def samples_that_choose(run: ReportedRun) -> int:
     """Return on how many samples rewards are chosen; 0 where that is not known, or is not about accuracies."""
     samples = int(run.facts.get("validation_samples", 0)) if run.metric == "accuracy" else 0
     return (samples + 1) // 2 if run.setting("method", "fit") == "halves" else samples

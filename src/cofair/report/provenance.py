@@ -6,32 +6,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cofair import methods
 from cofair.errors import CofairError
-from cofair.report.entries import Entry, Run
+from cofair.methods import METHODS, make
 from cofair.report.markup import Html, element, folded, joined, text_table
+from cofair.report.reported_runs import ReportedMethod, ReportedRun
 from cofair.report.words import listed, ranges
 from cofair.settings import values
 
 
-def configuration(entries: Sequence[Entry]) -> Html:
+def configuration(methods: Sequence[ReportedMethod]) -> Html:
     """Return the settings that runs share, those of each method, those that differ, and the runs themselves."""
-    runs = [run for entry in entries for run in entry.runs]
+    runs = [run for method in methods for run in method.runs]
     shared, differing = _settings(runs)
     parts = [_settings_table(shared)]
     if differing:
         names = [key for key in differing if key != "run.seed"]
         rows = [
-            [entry.label, str(run.outcome.seed), *(_plain(_flat(run).get(name)) for name in names)]
-            for entry in entries
-            for run in entry.runs
+            [method.label, str(run.outcome.seed), *(_plain(_flat(run).get(name)) for name in names)]
+            for method in methods
+            for run in method.runs
         ]
         if names:
             parts += [
                 element("h3", "What differs between the runs"),
                 text_table(["method", "seed", *names], rows, "runs"),
             ]
-    own = [(entry.label, entry.runs[0].experiment.get("method", {})) for entry in entries]
+    own = [(method.label, method.runs[0].experiment.get("method", {})) for method in methods]
     rows = [
         [label, ", ".join(f"{key} = {_plain(value)}" for key, value in table.items() if key != "name") or "none"]
         for label, table in own
@@ -40,13 +40,13 @@ def configuration(entries: Sequence[Entry]) -> Html:
         element("h3", "Settings of each method"),
         text_table(["method", "settings"], rows, "methods", class_="settings"),
     ]
-    parts += [element("h3", "Runs"), _runs(entries), _versions(runs)]
+    parts += [element("h3", "Runs"), _runs(methods), _versions(runs)]
     return joined(parts)
 
 
-def again(entries: Sequence[Entry]) -> Html:
+def again(methods: Sequence[ReportedMethod]) -> Html:
     """Say how to run it again: the exact command, or what a command cannot give."""
-    runs = [run for entry in entries for run in entry.runs]
+    runs = [run for method in methods for run in method.runs]
     given = sorted({name for run in runs for name in run.facts["given"]})
     if given:
         return element(
@@ -56,7 +56,7 @@ def again(entries: Sequence[Entry]) -> Html:
     if any(run.folder is None for run in runs):
         file = element("code", _run("experiment.toml"))
         return element("p", "Save the settings above as experiment.toml, then: ", file)
-    command = _compare(entries)
+    command = _compare(methods)
     if command is not None:
         return element("pre", element("code", command), tabindex=0)
     lines = "\n".join(
@@ -65,22 +65,22 @@ def again(entries: Sequence[Entry]) -> Html:
     return folded("One command for each run", element("pre", element("code", lines), tabindex=0), len(runs))
 
 
-def _compare(entries: Sequence[Entry]) -> str | None:
+def _compare(methods: Sequence[ReportedMethod]) -> str | None:
     """Return the `cofair compare` that makes these runs, or None where it takes more than one command."""
-    runs = [run for entry in entries for run in entry.runs]
+    runs = [run for method in methods for run in method.runs]
     if len(runs) == 1:
         return _run(runs[0].folder / "experiment.toml") if runs[0].folder is not None else None
     _, differing = _settings(runs)
     seeds = sorted({run.outcome.seed for run in runs})
-    whole = all(sorted(run.outcome.seed for run in entry.runs) == seeds for entry in entries)
-    names = [entry.method for entry in entries]
-    changed = [entry for entry in entries if not _default(entry.runs[0])]
+    whole = all(sorted(run.outcome.seed for run in method.runs) == seeds for method in methods)
+    names = [method.name for method in methods]
+    changed = [method for method in methods if not _default(method.runs[0])]
     if set(differing) - {"run.seed"} or not whole or len(set(names)) < len(names) or len(changed) > 1:
         return None
     if seeds != list(range(seeds[0], seeds[0] + len(seeds))):
         return None
     # compare keeps the settings of the method that the file names and takes defaults for all others
-    source = (changed or list(entries))[0]
+    source = (changed or list(methods))[0]
     first = next(run for run in source.runs if run.outcome.seed == seeds[0])
     assert first.folder is not None
     own = f"--methods {','.join(map(shlex.quote, names))} --seeds {len(seeds)}"
@@ -93,21 +93,21 @@ def _run(file: Path | str, out: str = "again") -> str:
 
 
 def _loads(names: Sequence[str]) -> str:
-    return "" if all(name in methods.METHODS for name in names) else " --load YOUR_METHOD.py"
+    return "" if all(name in METHODS for name in names) else " --load YOUR_METHOD.py"
 
 
-def _default(run: Run) -> bool:
+def _default(run: ReportedRun) -> bool:
     """Tell whether a run's method has the settings that it has without being told any."""
     table = {key: value for key, value in run.experiment.get("method", {}).items() if key != "name"}
     try:
-        made = values(methods.make(run.outcome.method, {}))
+        made = values(make(run.outcome.method, {}))
     except CofairError:
         return False
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in made.items()}
     return {key: "none" if value is None else value for key, value in plain.items()} == table
 
 
-def _flat(run: Run) -> dict[str, Any]:
+def _flat(run: ReportedRun) -> dict[str, Any]:
     return {
         f"{table}.{key}": value
         for table, own in run.experiment.items()
@@ -116,7 +116,7 @@ def _flat(run: Run) -> dict[str, Any]:
     }
 
 
-def _settings(runs: Sequence[Run]) -> tuple[dict[str, Any], list[str]]:
+def _settings(runs: Sequence[ReportedRun]) -> tuple[dict[str, Any], list[str]]:
     """Return the settings that all runs share and the names of the others, the method's own aside."""
     flat = [_flat(run) for run in runs]
     names = list(dict.fromkeys(name for own in flat for name in own))
@@ -134,10 +134,10 @@ def _settings_table(shared: dict[str, Any]) -> Html:
     return element("div", *boxes, class_="settings-groups")
 
 
-def _runs(entries: Sequence[Entry]) -> Html:
+def _runs(methods: Sequence[ReportedMethod]) -> Html:
     rows = []
-    for entry in entries:
-        for run in entry.runs:
+    for method in methods:
+        for run in method.runs:
             done = run.outcome.history[-1].round
             state = "finished" if run.finished else f"interrupted after round {done} of {run.rounds}"
             if run.missing:
@@ -145,11 +145,11 @@ def _runs(entries: Sequence[Entry]) -> Html:
             facts = [str(run.facts.get(name, "–")) for name in ("device", "engine", "started")]
             facts[-1] = facts[-1].replace("T", " ").replace("+00:00", " UTC")
             folder = "–" if run.folder is None else str(run.folder)
-            rows.append([entry.label, str(run.outcome.seed), state, *facts, folder])
+            rows.append([method.label, str(run.outcome.seed), state, *facts, folder])
     return text_table(["method", "seed", "state", "device", "engine", "started", "folder"], rows, "runs")
 
 
-def _versions(runs: Sequence[Run]) -> Html:
+def _versions(runs: Sequence[ReportedRun]) -> Html:
     found: dict[str, set[str]] = {}
     for run in runs:
         for name, version in run.facts.get("versions", {}).items():

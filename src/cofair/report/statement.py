@@ -9,24 +9,23 @@ import numpy.typing as npt
 
 from cofair import metrics
 from cofair.errors import UsageError, nearest
-from cofair.report.entries import Entry
 from cofair.report.over_rounds import seed_of
-from cofair.report.promise_section import promises
-from cofair.report.promise_section import told as promise_told
+from cofair.report.promise_section import promise_sentences, promises
+from cofair.report.reported_runs import ReportedMethod
 from cofair.report.words import count, data_size, listed, signed
 
 ALPHA = 0.5
-CHANGES = 2  # of a reputation that are told
+CHANGES = 2  # of a reputation that are named
 Floats = npt.NDArray[np.float64]
 
 
-class Standing:
+class ClientStatements:
     """How all clients stand after the runs of one method: means over seeds, reputations of the first seed."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, method: ReportedMethod) -> None:
         """Read contributions, rewards and bounds once for all clients."""
-        self.entry, self.run = entry, entry.runs[0]
-        outcomes = [run.outcome for run in entry.runs]
+        self.method, self.run = method, method.runs[0]
+        outcomes = [run.outcome for run in method.runs]
         self.names = outcomes[0].names
         self.samples = np.mean([outcome.sizes for outcome in outcomes], axis=0)
         self.brought: Floats = np.mean([outcome.contributions for outcome in outcomes], axis=0)
@@ -54,16 +53,16 @@ class Standing:
 
     def sentences(self, i: int) -> list[str]:
         """Return what client i is told."""
-        told = [self._contribution(i), self._reward(i)]
+        sentences = [self._contribution(i), self._reward(i)]
         if self.comparable:
-            told.append(self._bound(i))
+            sentences.append(self._bound(i))
         if (made := promises(self.run)) is not None:
-            told.append(promise_told(self.run, made, i))
+            sentences.append(promise_sentences(self.run, made, i))
         elif reputation := self._reputation(i):
-            told.append(reputation)
-        if not self.entry.reference:
-            told.append(self._download(i))
-        return told
+            sentences.append(reputation)
+        if not self.method.reference:
+            sentences.append(self._download(i))
+        return sentences
 
     def entitlement(self, i: int) -> str:
         """Return the bounds of client i in a few words."""
@@ -130,15 +129,15 @@ class Standing:
         rounds, values = [t for t, _ in known], [value for _, value in known]
         if not values:
             return None
-        seed = f" (seed {self.run.outcome.seed})" if len(self.entry.runs) > 1 else ""
+        seed = f" (seed {self.run.outcome.seed})" if len(self.method.runs) > 1 else ""
         if len(values) == 1:
             return f"Its reputation in round {rounds[0]} is {values[0]:.3g}{seed}."
         span = f"{values[0]:.3g} in round {rounds[0]} to {values[-1]:.3g} in round {rounds[-1]}{seed}"
         steps = largest_changes(values)
         if not steps:
             return f"Its reputation stayed at {values[0]:.3g} from round {rounds[0]} to round {rounds[-1]}{seed}."
-        told = [f"{signed(values[k] - values[k - 1])} between rounds {rounds[k - 1]} and {rounds[k]}" for k in steps]
-        return f"Its reputation went from {span}; it changed most by {listed(told)}."
+        changes = [f"{signed(values[k] - values[k - 1])} between rounds {rounds[k - 1]} and {rounds[k]}" for k in steps]
+        return f"Its reputation went from {span}; it changed most by {listed(changes)}."
 
     def _download(self, i: int) -> str:
         if (travelled := self.run.facts.get("traffic")) is not None and self.names[i] in travelled:

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from cofair.errors import UsageError
 from cofair.report import drawing
 from cofair.reproduce.measurements import Line
-from cofair.storage.folder import told
+from cofair.storage.folder import explaining_write_errors
 
 KINDS = (".png", ".pdf", ".svg")
 _SHAPES = ("o", "s", "^", "D", "v")  # five of them and eight colours: no two methods look alike
@@ -61,7 +61,7 @@ def write(found: Panels, path: Path) -> None:
     rules = list(dict.fromkeys(rule for pairs in found.values() for pair in pairs for rule in pair.measured))
     if not rules:
         raise UsageError("Nothing of this table is measured yet, so there is nothing to draw.")
-    with drawing.style(), told(path.parent):
+    with drawing.style(), explaining_write_errors(path.parent):
         figure = Figure(figsize=(2.6 * len(found) + 1.3, 2.75), layout="constrained")
         for ax, (title, pairs) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
             _draw(ax, title, pairs, methods, rules)

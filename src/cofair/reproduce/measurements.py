@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cofair.report.entries import read_run
+from cofair.config.job import Job
+from cofair.report.reported_runs import read_run
 from cofair.reproduce.paper_numbers import Number
-from cofair.reproduce.paper_tables import Table, behind, experiment
+from cofair.reproduce.paper_tables import PublishedTable, behind, experiment
 from cofair.results.result import Outcome
-from cofair.runs.sweep import Job, unfinished
+from cofair.runs.jobs import unfinished
 
 _QUANTITIES = {
     "fairness_pearson_x100": ("fairness", 1.0),
@@ -65,25 +66,24 @@ def job(paper: str, cell: Number, seed: int, out: Path, changes: Sequence[str]) 
     return Job(experiment(paper, cell, seed, changes), out / paper / name)
 
 
-def jobs(table: Table, seeds: Sequence[int], out: Path, changes: Sequence[str]) -> list[Job]:
+def jobs(table: PublishedTable, seeds: Sequence[int], out: Path, changes: Sequence[str]) -> list[Job]:
     """Return every run behind a table, once each."""
     found = {
-        own.folder: own
-        for cell in table.cells
-        for seed in seeds
-        for own in [job(table.paper, cell, seed, out, changes)]
+        own.path: own for cell in table.cells for seed in seeds for own in [job(table.paper, cell, seed, out, changes)]
     }
     return list(found.values())
 
 
-def lines(table: Table, seeds: Sequence[int], out: Path, changes: Sequence[str], rules: Sequence[str]) -> list[Line]:
+def lines(
+    table: PublishedTable, seeds: Sequence[int], out: Path, changes: Sequence[str], rules: Sequence[str]
+) -> list[Line]:
     """Return the table with what is finished of it."""
     done: dict[Path, Outcome | None] = {}
     for own in jobs(table, seeds, out, changes):
-        done[own.folder] = None if unfinished([own]) else read_run(own.folder).outcome
+        done[own.path] = None if unfinished([own]) else read_run(own.path).outcome
     found = []
     for cell in table.cells:
-        outcomes = [done[job(table.paper, cell, seed, out, changes).folder] for seed in seeds]
+        outcomes = [done[job(table.paper, cell, seed, out, changes).path] for seed in seeds]
         finished = [outcome for outcome in outcomes if outcome is not None]
         found.append(Line(cell, {rule: _value(cell, finished, rule) for rule in rules}))
     return found

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from cofair.engine import choose
+from cofair.engine.problem import Engine
 from cofair.engine.protocol import ClientStates
-from cofair.methods import Method
+from cofair.methods import Method, Server
 from cofair.reproduce.measurements import Line, Value
 from cofair.reproduce.paper_numbers import Number
-from cofair.reproduce.paper_tables import Table, experiment
-from cofair.runs.setup import Prepared, prepare
+from cofair.reproduce.paper_tables import PublishedTable, experiment
+from cofair.runs.measurement import measured, server_of
+from cofair.runs.setup import set_up
 
 NAME = "cgsv-table3"
 RULE = "measured"  # there are no rounds to choose from
@@ -23,7 +25,7 @@ Federation = tuple[list[Number], int]  # the cells that share one, and its seed
 Counted = Callable[[Sequence[Federation], str], Iterable[Federation]]
 
 
-def lines(table: Table, seeds: Sequence[int], changes: Sequence[str], counted: Counted) -> list[Line]:
+def lines(table: PublishedTable, seeds: Sequence[int], changes: Sequence[str], counted: Counted) -> list[Line]:
     """Return the published ratios and ours; its seconds are of one machine, and are left out.
 
     Methods that run on the same federation share it; `counted` shows how many federations are done.
@@ -37,15 +39,16 @@ def lines(table: Table, seeds: Sequence[int], changes: Sequence[str], counted: C
     for cells, seed in counted([(cells, seed) for cells in places.values() for seed in seeds], "federations"):
         chosen = [experiment(table.paper, cell, seed, cheap) for cell in cells]
         with choose.arithmetic(chosen[0].run.precision):
-            prepared = prepare(chosen[0], methods=[own.method for own in chosen])
-            for cell, own in zip(cells, chosen, strict=True):
-                ratios.setdefault(cell, []).append(ratio(own.method, prepared))
+            methods = [own.method for own in chosen]
+            setup = set_up(chosen[0], methods=methods)
+            server = server_of(setup, measured(setup, methods))
+            for cell, method in zip(cells, methods, strict=True):
+                ratios.setdefault(cell, []).append(ratio(method, server, setup.engine))
     return [Line(cell, {RULE: _value(ratios[cell])}) for cell in table.cells if cell in ratios]
 
 
-def ratio(method: Method[Any], prepared: Prepared) -> float:
+def ratio(method: Method[Any], server: Server, engine: Engine) -> float:
     """Return the median over rounds of the server's time over the clients' time."""
-    server, engine = prepared.server, prepared.engine
     state, clients = method.start(server), ClientStates()
     ratios = []
     for t in range(1, ROUNDS + 1):

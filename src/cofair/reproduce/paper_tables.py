@@ -17,7 +17,7 @@ PAPERS = ("fedsac", "fedrac", "fedave", "cgsv")
 
 
 @dataclass(frozen=True)
-class Table:
+class PublishedTable:
     """A published table: its cells, the seeds behind each, and the rule that the paper read them by."""
 
     name: str
@@ -38,17 +38,17 @@ def names() -> list[str]:
     return [name for paper in PAPERS for name in definition(paper)["tables"]]
 
 
-def table(name: str) -> Table:
+def table(name: str) -> PublishedTable:
     """Return a table by its name, such as fedsac-table1."""
     if name not in names():
         raise UsageError(f"Unknown table {name!r}: {nearest(name, names())}")
     paper = name.partition("-")[0]
     own = definition(paper)
     cells = tuple(number for file in own["tables"][name] for number in numbers(file))
-    return Table(name, cells, own["seeds"], own.get("rule", "best"), paper)
+    return PublishedTable(name, cells, own["seeds"], own.get("rule", "best"), paper)
 
 
-def chosen(whole: Table, cells: Sequence[str] = (), wanted_methods: Sequence[str] = ()) -> Table:
+def chosen(whole: PublishedTable, cells: Sequence[str] = (), wanted_methods: Sequence[str] = ()) -> PublishedTable:
     """Return a table with some cells (data, data/scene or data/scene/clients, in any case) and methods of it only."""
     kept = whole.cells
     if cells:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
+    from cofair.results.comparison import Comparison
     from cofair.results.result import Outcome
-    from cofair.runs.compare import Comparison
 
 SHOWN_CLIENTS = 20  # more are summarised
 

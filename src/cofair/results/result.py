@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
@@ -15,8 +15,8 @@ from cofair import metrics
 from cofair.engine.problem import Problem
 from cofair.engine.protocol import Delivered
 from cofair.results import notebook, table_cells
+from cofair.results.record import Record
 from cofair.results.table_cells import Cell
-from cofair.storage.history import Record
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,18 +132,15 @@ class Result(Outcome):
 
     def report(self, path: str | Path) -> Path:
         """Write the run as one HTML page and return its path; needs plotly (`pip install 'cofair[report]'`)."""
-        from cofair.report.entries import entry_of
-        from cofair.report.page import write
+        import cofair  # by the front door: reports are made of results, so that results know no report
 
-        own = Outcome(**{part.name: getattr(self, part.name) for part in fields(Outcome)})
-        return write([entry_of(own, self.experiment_toml, self.facts)], Path(path))
+        return cofair.write_report(self, path)
 
     def export(self, client: str | int, path: str | Path) -> tuple[Path, Path]:
         """Write a client's reward as PATH.safetensors and as PATH.pt2, a program that needs no cofair."""
-        from cofair.storage.export import export, facts_about, number_of
+        import cofair  # by the front door, as above: storage writes results, and results know no storage
 
-        i = number_of(client, self.names)
-        return export(self.rewards[i], self.rewards.inputs, Path(path), facts_about(self, i))
+        return cofair.export_reward(self, client, path)
 
 
 class RewardModels(Sequence[nn.Module]):

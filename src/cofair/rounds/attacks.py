@@ -1,4 +1,4 @@
-"""Clients that cheat, in simulation: an engine around any engine, which changes what the attackers upload.
+"""Clients that cheat, in simulation: after a training, attackers change what they upload.
 
 An attacker forges its update in every training of which the result is an upload, also in the one by which contributions
 are measured. It can forge only parameters that it holds, and keeps silent where it does not take part. What it must
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from cofair import randomness
-from cofair.engine.problem import Engine, Problem
-from cofair.engine.protocol import ClientStates, Rewards, Uploads
+from cofair.engine.problem import Problem
+from cofair.engine.protocol import ClientStates, Rewards, Trained, Uploads
 from cofair.errors import UsageError
 from cofair.settings import setting
 
@@ -71,7 +71,7 @@ class Attack:
         self._who = torch.zeros(len(problem.federation), dtype=torch.bool, device=problem.device)
         self._who[list(attackers)] = True
 
-    def act(self, rewards: Rewards, states: ClientStates, t: int, answer: tuple[Uploads, ClientStates]) -> "Answer":
+    def act(self, rewards: Rewards, states: ClientStates, t: int, answer: Trained) -> Trained:
         """Return what an engine gave for these rewards, as the attackers change it."""
         uploads, after = answer
         honest = uploads
@@ -144,21 +144,6 @@ class Attack:
             mean = some.sum(0) / (some != 0).sum(0).clamp(min=1)
             kept[_DIRECTION] = mean.repeat(len(self._who), 1)
         return kept
-
-
-Answer = tuple[Uploads, ClientStates]
-
-
-class AttackedEngine:
-    """Trains with another engine, then lets the attackers forge their uploads."""
-
-    def __init__(self, engine: Engine, attack: Attack) -> None:
-        """Put an attack around an engine."""
-        self.engine, self.attack = engine, attack
-
-    def train(self, rewards: Rewards, states: ClientStates, t: int) -> Answer:
-        """Train every participant; attackers upload what they forge."""
-        return self.attack.act(rewards, states, t, self.engine.train(rewards, states, t))
 
 
 def _received(rewards: Rewards, like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How clients stand with the server between rounds, whatever the method: what they bring, who was removed."""
+"""What a run remembers of its clients between rounds, whatever the method: contributions, absences, removals."""
 
 from dataclasses import dataclass, replace
 
@@ -7,17 +7,17 @@ from torch import Tensor
 
 from cofair.engine.protocol import Delivered, Uploads
 from cofair.errors import RunError
-from cofair.methods.method import Server
 from cofair.methods.rules.growth import grown
+from cofair.methods.server import Server
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What a run remembers of its clients beside the method's state; the two are all that a round starts from.
+class ClientStatus:
+    """What a run remembers of its clients besides the method's state.
 
-    `brought` is what everybody brought when it came, `contributions` the same measured anew where the experiment asks
-    for that. `reputation` and `members` belong to the defence: who is no member was removed, and keeps the model of
-    `rows` and `masks`.
+    `brought` is each client's contribution when it joined, `contributions` the latest measurement where the experiment
+    asks for repeated ones. `reputation` and `members` belong to the defence: a client that is no longer a member was
+    removed, and keeps the model of `rows` and `masks`.
     """
 
     brought: Tensor  # (N,)
@@ -31,17 +31,16 @@ class Standing:
     any_failing: bool = False  # known here, since a GPU waits for every look at `failing`
 
     @classmethod
-    def at_first(cls, server: Server) -> "Standing":
-        """Return how clients stand before the first round."""
-        nothing = torch.zeros_like(server.contributions)
+    def at_first(cls, brought: Tensor) -> "ClientStatus":
+        """Return the status before the first round of clients that bring these contributions (N,)."""
+        nothing = torch.zeros_like(brought)
         nobody = torch.zeros_like(nothing, dtype=torch.bool)
-        brought = server.contributions
         return cls(brought, brought, torch.zeros_like(nobody, dtype=torch.int64), nobody, nothing, ~nobody)
 
-    def with_newcomers(self, server: Server) -> "Standing":
-        """Return how clients stand when some have joined, last of all that the server knows."""
-        fresh = Standing.at_first(server)
-        new = server.contributions[len(self.brought) :]
+    def with_newcomers(self, brought: Tensor) -> "ClientStatus":
+        """Return the status after some clients have joined, of what all of them brought (N,), newcomers last."""
+        fresh = ClientStatus.at_first(brought)
+        new = brought[len(self.brought) :]
         rows, masks = (
             None if kept is None else torch.cat([kept, kept.new_zeros(len(new), kept.shape[1])])
             for kept in (self.rows, self.masks)
@@ -54,26 +53,26 @@ class Standing:
 
     @property
     def as_brought(self) -> bool:
-        """Tell whether contributions are those that everybody came with."""
+        """Say whether contributions are those that everybody came with."""
         return torch.equal(self.contributions, self.brought)
 
     def believed(self, fade: float) -> Tensor:
-        """Return the contributions that the method goes by (N,), less a share for every training somebody missed."""
+        """Return the contributions that the method uses (N,), less a share for every training that a client missed."""
         if not fade:
             return self.contributions
         kept = (1 - fade) ** (self.away / 2)
         return self.contributions - self.contributions.abs() * (1 - kept)  # they may be negative
 
-    def after_missing(self, missed: Tensor, answered: Tensor) -> "Standing":
-        """Return how clients stand after a training that some missed (N,).
+    def after_missing(self, missed: Tensor, answered: Tensor) -> "ClientStatus":
+        """Return the status after a training that some missed (N,).
 
-        Who took part regains half of what one training costs: to be there at the end, or every second time, is not to
-        have taken part.
+        A client that took part regains half of what a missed training costs, so that turning up at the end, or every
+        second time, does not count as having taken part.
         """
         return replace(self, away=torch.where(missed, self.away + 2, (self.away - answered.long()).clamp(min=0)))
 
-    def after(self, uploads: Uploads, server: Server, t: int) -> "Standing":
-        """Return how clients stand after uploads; where nobody's last upload was any good, training has diverged."""
+    def after(self, uploads: Uploads, server: Server, t: int) -> "ClientStatus":
+        """Return the status after uploads; where nobody's last upload was usable, training has diverged."""
         if not uploads.refused and not self.any_failing:
             return self
         failing = self.failing & ~uploads.present
@@ -87,7 +86,7 @@ class Standing:
         return replace(self, failing=failing, any_failing=bool(failing.any()))
 
     def kept(self, delivered: Delivered) -> Delivered:
-        """Return what is delivered; who was removed keeps the model that it had then, and is promised nothing."""
+        """Return what is delivered; a removed client keeps the model that it had then, and is promised nothing."""
         if self.rows is None:
             return delivered
         away = ~self.members
@@ -95,8 +94,8 @@ class Standing:
         masks = delivered.neuron_masks
         if masks is not None and self.masks is not None:
             masks = torch.where(away[:, None], self.masks, masks)
-        told = (
-            None if one is None else one.masked_fill(away, torch.nan)
-            for one in (delivered.promised, delivered.validated)
+        promised, validated = (
+            None if values is None else values.masked_fill(away, torch.nan)
+            for values in (delivered.promised, delivered.validated)
         )
-        return Delivered(parameters, masks, *told)
+        return Delivered(parameters, masks, promised, validated)

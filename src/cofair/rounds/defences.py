@@ -1,8 +1,8 @@
 """Defences of the server against clients that cheat: each is a setting, all are off by default.
 
-They act on uploads, between the door and the method, so that they go with every method: long updates are cut, whoever
-speaks against the others for long is removed, as RFFL and CFFL remove clients. How updates are joined, by mean, median
-or trimmed mean, is decided in `methods/aggregation.py`, where methods that average join them.
+They act on uploads between the checks and the method, so that they combine with every method: long updates are cut, and
+a client that disagrees with the others for long is removed, as RFFL and CFFL remove clients. How updates are joined, by
+mean, median or trimmed mean, is decided in `methods/rules/aggregation.py`, where methods that average join them.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cofair.engine.protocol import Delivered, Uploads
 from cofair.methods.rules.reputation import normalised, remaining
-from cofair.rounds.client_status import Standing
+from cofair.rounds.client_status import ClientStatus
 from cofair.settings import setting
 
 
@@ -37,23 +37,23 @@ class DefenceSettings:
 
 
 def defended(
-    settings: DefenceSettings, uploads: Uploads, standing: Standing, delivered: Callable[[], Delivered], t: int
-) -> tuple[Uploads, Standing]:
-    """Return the uploads that the method may learn from, and how clients stand; the removed keep what is delivered."""
+    settings: DefenceSettings, uploads: Uploads, status: ClientStatus, delivered: Callable[[], Delivered], t: int
+) -> tuple[Uploads, ClientStatus]:
+    """Return the uploads that the method may learn from, and the clients' status; the removed keep their models."""
     if settings.norm_bound is not None:
         uploads = bounded(uploads, settings.norm_bound)
     if settings.threshold is None:
-        return uploads, standing
-    fresh = settings.memory * standing.reputation + (1 - settings.memory) * agreement(uploads).double()
-    reputation = normalised(torch.where(uploads.present, fresh, standing.reputation), standing.members)
-    members = standing.members
+        return uploads, status
+    fresh = settings.memory * status.reputation + (1 - settings.memory) * agreement(uploads).double()
+    reputation = normalised(torch.where(uploads.present, fresh, status.reputation), status.members)
+    members = status.members
     if t > settings.patience:
         members = remaining(reputation, members, uploads.present, settings.threshold)
-    if bool((standing.members & ~members).any()):
-        standing = _without(standing, ~members, standing.kept(delivered()))
-    standing = replace(standing, reputation=normalised(reputation, members), members=members)
+    if bool((status.members & ~members).any()):
+        status = _without(status, ~members, status.kept(delivered()))
+    status = replace(status, reputation=normalised(reputation, members), members=members)
     updates = uploads.updates.masked_fill(~members[:, None], 0)
-    return replace(uploads, updates=updates, present=uploads.present & members), standing
+    return replace(uploads, updates=updates, present=uploads.present & members), status
 
 
 def bounded(uploads: Uploads, multiple: float) -> Uploads:
@@ -79,12 +79,12 @@ def agreement(uploads: Uploads) -> Tensor:
     return units @ mean / compared.clamp(min=1e-30)
 
 
-def _without(standing: Standing, removed: Tensor, now: Delivered) -> Standing:
-    """Return how clients stand once some are removed: they count as the least contributors, and keep their models."""
-    lowest = float(standing.contributions.min())
+def _without(status: ClientStatus, removed: Tensor, now: Delivered) -> ClientStatus:
+    """Return the status once some are removed: they count as the least contributors, and keep their models."""
+    lowest = float(status.contributions.min())
     return replace(
-        standing,
-        contributions=standing.contributions.masked_fill(removed, lowest),
+        status,
+        contributions=status.contributions.masked_fill(removed, lowest),
         rows=now.parameters.expand(len(removed), -1),
         masks=now.neuron_masks,
     )

@@ -1,138 +1,66 @@
-"""Compare methods on the same federations: one row a method, mean and spread over seeds."""
+"""Compare methods on the same federations: one row per method, mean and spread over seeds."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-import torch
-
 from cofair.config.experiment import Experiment
-from cofair.engine import choose
-from cofair.errors import UsageError
-from cofair.results import notebook
+from cofair.config.job import Job, run_name
+from cofair.errors import RunError, UsageError
+from cofair.results.comparison import Comparison
+from cofair.results.listener import Callback, Listener, Listeners, as_listener
 from cofair.results.result import Outcome
-from cofair.runs.run import Listener, Notes, carry_out
-from cofair.runs.setup import Prepared, prepare
+from cofair.runs.jobs import run_jobs
+from cofair.runs.setup import Parts
 from cofair.storage.folder import RunFolder, refuse_earlier, write_whole
-from cofair.storage.journal import opened
-from cofair.storage.lock import locked
-from cofair.storage.resume import finished_outcome
-
-QUANTITIES = ("fairness", "max", "mean", "min", "rate")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The outcomes of every method and seed."""
-
-    outcomes: tuple[Outcome, ...]
-
-    @property
-    def methods(self) -> list[str]:
-        """Return the methods in the order in which they were asked for."""
-        return list(dict.fromkeys(outcome.method for outcome in self.outcomes))
-
-    def of(self, method: str) -> list[Outcome]:
-        """Return a method's outcomes, one a seed."""
-        return [outcome for outcome in self.outcomes if outcome.method == method]
-
-    def _repr_html_(self) -> str:
-        return notebook.comparison(self)
-
-    def to_frame(self, rule: str = "last") -> pd.DataFrame:
-        """Return one row a method: mean and sample standard deviation over seeds."""
-        rows = []
-        for method in self.methods:
-            own = self.of(method)
-            read = [outcome.cell(rule) for outcome in own]
-            row: dict[str, object] = {"method": method, "rule": rule, "seeds": len(own)}
-            for name in QUANTITIES:
-                values = [getattr(cell, name) for cell in read]
-                defined = [value for value in values if value is not None]
-                row[name] = float(np.mean(defined)) if defined else None
-                row[f"{name}_std"] = float(np.std(defined, ddof=1)) if len(defined) > 1 else None
-            row["tested_rounds"] = max(len(outcome.history) for outcome in own)
-            row["fairness_defined"] = sum(cell.fairness is not None for cell in read)
-            low_high = own[0].fairness_interval if len(own) == 1 and rule == "last" else None
-            row["fairness_low"], row["fairness_high"] = low_high or (None, None)
-            row["download"] = float(np.mean([outcome.download for outcome in own]))
-            row["seconds"] = float(np.mean([outcome.seconds for outcome in own]))
-            rows.append(row)
-        return pd.DataFrame(rows)
-
-    def every_rule(self) -> pd.DataFrame:
-        """Return the table read by every rule that the histories allow, as `summary.csv` holds it."""
-        joint = all(record.validation is not None for outcome in self.outcomes for record in outcome.history)
-        rules = ["last", "best"] + (["joint"] if joint else [])
-        return pd.concat([self.to_frame(rule) for rule in rules], ignore_index=True)
-
-    def clients_frame(self) -> pd.DataFrame:
-        """Return one row a client, method and seed: what it brought and what it got."""
-        return pd.DataFrame(
-            [
-                {"method": outcome.method, "seed": outcome.seed, **client}
-                for outcome in self.outcomes
-                for client in outcome.summary()["clients"]
-            ]
-        )
 
 
 def compare(
-    experiment: Experiment, names: Sequence[str], seeds: int = 1, out: Path | None = None, *, overwrite: bool = False,
-    resume: bool = False, listener: Listener | None = None, notes: Notes | None = None,
+    experiment: Experiment, methods: Sequence[str], seeds: int = 1, out: Path | None = None, *, overwrite: bool = False,
+    resume: bool = False, workers: int = 1, load: Sequence[Path] = (), listener: Listener | Callback | None = None,
+    parts: Parts | None = None,
 ) -> Comparison:  # fmt: skip
     """Train every method on the same federations, seeds 0, 1, …; with `out`, a run folder each and the tables.
 
-    The method of the experiment keeps its settings where its name is among those compared. With `resume`, runs that are
-    finished in `out` are kept, and one that was interrupted goes on. `notes` hears what methods say before they begin.
+    The method of the experiment keeps its settings where its name is among those compared. With `resume`, finished runs
+    in `out` are kept and interrupted ones resumed. `workers` processes share the runs; `load` names files that register
+    methods. Runs that fail are left out of the comparison, and `failures` says why.
     """
-    if not names:
+    if not methods:
         raise UsageError("Name at least one method to compare.")
-    chosen = [experiment.with_method(name).method for name in dict.fromkeys(names)]
+    chosen = [experiment.with_method(name).method for name in dict.fromkeys(methods)]
     if out is not None:
         refuse_earlier(out, ("summary.csv", "clients.csv"), overwrite or resume)
     numbers = range(experiment.run.seed, experiment.run.seed + seeds)
-    runs = [[replace(experiment.with_run(seed=seed), method=method) for method in chosen] for seed in numbers]
-    names_of = [run_name(run) for one_seed in runs for run in one_seed]
-    folders = {name: RunFolder(out / name, overwrite=overwrite, resume=resume) for name in names_of if out is not None}
-    with nullcontext() if out is None else locked(out):
-        outcomes = [outcome for one_seed in runs for outcome in _one_seed(one_seed, folders, listener, notes)]
-        comparison = Comparison(tuple(outcomes))
-        if out is not None:
-            write_whole(out / "summary.csv", comparison.every_rule().to_csv(index=False))
-            write_whole(out / "clients.csv", comparison.clients_frame().to_csv(index=False))
+    runs = [replace(experiment.with_run(seed=seed), method=method) for seed in numbers for method in chosen]
+    jobs = [Job(run, None if out is None else out / run_name(run)) for run in runs]
+    for job in jobs:
+        if job.folder is not None:
+            RunFolder(job.folder, overwrite=overwrite, resume=resume)  # which refuses what it may not replace
+    collected, heard = _Collected(), as_listener(listener)
+    everybody = collected if heard is None else Listeners(heard, collected)
+    run_jobs(
+        jobs, everybody, lockstep=False, workers=workers, load=load, parts=parts, overwrite=overwrite, resume=resume
+    )
+    outcomes = tuple(collected.outcomes[job] for job in jobs if job in collected.outcomes)
+    if not outcomes:
+        raise RunError(next(iter(collected.failures.values())))
+    comparison = Comparison(outcomes, collected.failures)
+    if out is not None:
+        write_whole(out / "summary.csv", comparison.every_rule().to_csv(index=False))
+        write_whole(out / "clients.csv", comparison.clients_frame().to_csv(index=False))
     return comparison
 
 
-def _one_seed(
-    runs: Sequence[Experiment], folders: Mapping[str, RunFolder], listener: Listener | None, notes: Notes | None
-) -> Iterator[Outcome]:
-    """Carry out the runs of one seed, which share federation and contributions; those that are finished are read."""
-    own = [folders.get(run_name(run)) for run in runs]
-    found = [
-        finished_outcome(folder.path, run) if folder is not None and folder.resume else None
-        for run, folder in zip(runs, own, strict=True)
-    ]
-    left = [run.method for run, outcome in zip(runs, found, strict=True) if outcome is None]
-    if left and listener is not None:
-        listener("contributions", runs[0].run.seed, None)
-    measured = [torch.tensor(o.contributions, dtype=torch.float64) for o in found if o is not None]
-    prepared: Prepared | None = None
-    for run, folder, outcome in zip(runs, own, found, strict=True):
-        if outcome is not None:
-            yield outcome
-            continue
-        with choose.arithmetic(run.run.precision), opened(folder, run) as journal:
-            if prepared is None:
-                measured += [] if journal is None or journal.contributions is None else [journal.contributions]
-                prepared = prepare(run, methods=left, measured=measured[0] if measured else None)
-            result = carry_out(run, replace(prepared, experiment=run), journal, listener, notes)
-        yield Outcome(**{f.name: getattr(result, f.name) for f in fields(Outcome)})
+class _Collected(Listener):
+    """Collects what runs measured, and why others failed."""
 
+    def __init__(self) -> None:
+        self.outcomes: dict[Job, Outcome] = {}
+        self.failures: dict[str, str] = {}
 
-def run_name(experiment: Experiment) -> str:
-    """Return the name of a run's folder in that of its comparison."""
-    return f"{experiment.method.name}-seed{experiment.run.seed}"
+    def failed(self, job: Job, reason: str) -> None:
+        self.failures[job.name] = reason
+
+    def finished(self, job: Job, outcome: Outcome) -> None:
+        self.outcomes[job] = outcome

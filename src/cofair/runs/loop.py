@@ -1,155 +1,121 @@
-"""The one loop: rewards out, local training, uploads in."""
+"""The one loop: rewards out, local training, uploads in. `Run` holds what it changes; drivers supply the training."""
 
-import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from cofair import metrics
-from cofair.engine.protocol import ClientStates, Delivered, Rewards, Uploads
+from cofair.engine.protocol import ClientStates, Delivered, Rewards, Trained, Training, Uploads
 from cofair.errors import RunError
-from cofair.methods import Method
-from cofair.rounds.client_status import Standing
+from cofair.results.record import Record
+from cofair.results.tested_round import TestedRound
+from cofair.rounds import upload_checks
+from cofair.rounds.defences import defended
 from cofair.rounds.participation import came_to_nothing
-from cofair.runs.setup import Prepared
-from cofair.runs.state import Position, Stopwatch, Tally
+from cofair.runs import measurement
 from cofair.scoring.scorer import Scorer
-from cofair.storage.history import Record
+
+if TYPE_CHECKING:
+    from cofair.runs.run import Run
 
 
-@dataclass(frozen=True)
-class Training:
-    """A local training that a run waits for: what is handed out, what the clients remember, the round."""
-
-    rewards: Rewards
-    clients: ClientStates
-    t: int
-
-
-@dataclass(frozen=True)
-class Tested:
-    """A tested round: what was measured, the models delivered, what was counted since the test before.
-
-    `contributions` (N,) are those that the method goes by, measured anew where the experiment asks for that.
-    `prepared` is the run's, with all clients that have joined by then.
-    """
-
-    record: Record
-    delivered: Delivered
-    tally: Tally
-    contributions: Tensor
-    prepared: Prepared
+def rounds(run: "Run") -> Generator[Training, Trained, None]:
+    """Run a method from the round after the run's own to its last; whoever drives it sends what each training gave."""
+    method = run.experiment.method
+    for t in range(run.round + 1, run.last_round + 1):
+        run.admit_newcomers(t)
+        yield from measure_again(run, t)
+        for phase in method.phases(run.server, t):
+            wanted = method.rewards(run.server, run.state.method, t, phase).during(phase)
+            rewards = hand_out(run, wanted, t)
+            trained = yield Training(rewards, run.state.clients, t)
+            uploads = receive(run, rewards, trained, t)
+            learned = method.learn(run.server, run.state.method, rewards, uploads, t, phase)
+            run.change(method=learned, tally=run.state.tally.after(run.server, rewards, uploads, t))
+            fade_absent(run, wanted, rewards, uploads, t)
+        if run.server.evaluates(t) or t == run.last_round:
+            test(run, t)
+        run.complete(t)
 
 
-Trained = tuple[Uploads, ClientStates]
-Keep = Callable[[Position], None]
+def measure_again(run: "Run", t: int) -> Generator[Training, Trained, None]:
+    """Let clients train alone again and measure what they bring, where the experiment asks for that before round t."""
+    if not measurement.is_due(run.setup, t):
+        return
+    asked = Training(hand_out(run, measurement.handed_again(run.setup, t), t), ClientStates(), 1)
+    uploads, _ = measurement.act(run.setup, asked, (yield asked))
+    run.change(status=measurement.measured_again(run.setup, run.state.status, uploads))
 
 
-def rounds(method: Method[Any], prepared: Prepared) -> Iterator[tuple[Record, Delivered]]:
-    """Run a method and yield, for each round that is tested, what was measured and the models delivered."""
-    for tested in driven(method, prepared):
-        yield tested.record, tested.delivered
+def hand_out(run: "Run", rewards: Rewards, t: int) -> Rewards:
+    """Return a method's rewards, handed only to clients that take part in the round and were not removed."""
+    removes = run.experiment.defence.threshold is not None
+    return run.setup.participation.limited(rewards, t, run.state.status.members if removes else None)
 
 
-def driven(
-    method: Method[Any], prepared: Prepared, begun: Position | None = None, keep: Keep | None = None
-) -> Iterator[Tested]:
-    """Run a method with its own engine, from its start or from where it stands, and yield its tested rounds."""
-    run = going(method, prepared, begun=begun, keep=keep)
-    event = next(run, None)
-    while event is not None:
-        if isinstance(event, Tested):
-            yield event
-            event = next(run, None)
-        else:
-            event = _sent(run, prepared.engine.train(event.rewards, event.clients, event.t))
+def receive(run: "Run", rewards: Rewards, trained: Trained, t: int) -> Uploads:
+    """Return the uploads that the method may learn from: those that pass the checks, as defences leave them."""
+    uploads, remembered = measurement.act(run.setup, Training(rewards, run.state.clients, t), trained)
+    if rewards.keeps_memory:
+        run.change(clients=remembered)
+    uploads = upload_checks.admitted(rewards, uploads, run.problem.layout)
+    status = run.state.status.after(uploads, run.server, t)
+    if rewards.work.phase.uploads:
+        delivered = partial(run.experiment.method.delivered, run.server, run.state.method)
+        uploads, status = defended(run.experiment.defence, uploads, status, delivered, t)
+    run.change(status=status)
+    return uploads
 
 
-def going(
-    method: Method[Any], prepared: Prepared, clock: Callable[[], float] = time.perf_counter, *,
-    begun: Position | None = None, keep: Keep | None = None,
-) -> Generator[Training | Tested, Trained | None, None]:  # fmt: skip
-    """Run a method; whoever drives it sends what each training gave. Runs in lockstep are trained together.
-
-    The run goes on from `begun`, if it was begun before; `keep` is shown where it stands after every round.
-    """
-    if begun is not None and prepared.arrivals is not None:
-        prepared = prepared.arrivals.restored(prepared, begun.standing.brought)
-    server, fade = prepared.server, prepared.participation.settings.fade or 0.0
-    at = begun or Position(0, method.start(server), ClientStates(), Tally.empty(server), 0.0, Standing.at_first(server))
-    watch = Stopwatch(clock, at.seconds)
-    state, clients, tally, standing = at.state, at.clients, at.tally, at.standing
-    last = method.rounds(server)
-    for t in range(at.t + 1, last + 1):
-        joined = prepared.arrivals.before(prepared, t) if prepared.arrivals is not None and t > 1 else None
-        if joined is not None:
-            prepared = joined
-            standing, tally = standing.with_newcomers(joined.server), tally.with_newcomers(joined.server.clients)
-            state = method.welcome(joined.server.told(standing.believed(fade)), state, t)
-        if prepared.measures_again(t):
-            trained = yield Training(prepared.alone_again(standing, t), ClientStates(), 1)
-            assert trained is not None
-            standing = prepared.measured_again(standing, trained[0])
-        for phase in method.phases(server, t):
-            server = prepared.server.told(standing.believed(fade))
-            wanted = method.rewards(server, state, t, phase).during(phase)
-            rewards = prepared.handed(wanted, standing, t)
-            trained = yield Training(rewards, clients, t)
-            assert trained is not None
-            uploads, remembered = trained
-            clients = remembered if rewards.keeps_memory else clients
-            uploads, standing = prepared.received(
-                rewards, uploads, standing, partial(method.delivered, server, state), t
-            )
-            server = prepared.server.told(standing.believed(fade))
-            state = method.learn(server, state, rewards, uploads, t, phase)
-            tally = tally.after(server, rewards, uploads, t)
-            if fade and phase.uploads:
-                came = uploads.present & ~came_to_nothing(rewards, uploads)
-                missed = prepared.problem.federation.present(wanted.participants) & ~came
-                missed &= prepared.participation.sampled(t)  # who was not asked misses nothing
-                standing = standing.after_missing(missed, came)
-                state = method.faded(state, torch.where(missed, 1 - fade, 1.0))
-        if server.evaluates(t) or t == last:
-            delivered, tally = standing.kept(method.delivered(server, state)), tally.counted(server)
-            reputation = method.reputation(state)
-            accuracies = _tested(prepared.tester, delivered, server.clients, t)
-            record = Record(
-                round=t,
-                fairness=metrics.fairness(standing.brought, accuracies),
-                accuracies=accuracies,
-                validation=(
-                    _tested(server.validation, delivered, server.clients, t) if prepared.experiment.run.joint else None
-                ),
-                reputation=None if reputation is None else _list(reputation),
-                download=_list(tally.downloaded / t),
-                seconds=watch.seconds(),
-                last=t == last,
-                allocation=tally.allocation(),
-                refused=tally.reasons(server.names),
-                promised=None if delivered.promised is None else _list(delivered.promised),
-                validated=None if delivered.validated is None else _list(delivered.validated),
-                contributions=None if standing.as_brought else _list(standing.contributions),
-            )
-            yield Tested(record, delivered, tally, standing.contributions, prepared)
-            tally = tally.tested()
-        if keep is not None:
-            keep(Position(t, state, clients, tally, watch.seconds(), standing, t == last))
+def fade_absent(run: "Run", wanted: Rewards, rewards: Rewards, uploads: Uploads, t: int) -> None:
+    """Let clients that missed a training lose a share of their standing, where the experiment asks for that."""
+    if not run.fade or not rewards.work.phase.uploads:
+        return
+    came = uploads.present & ~came_to_nothing(rewards, uploads)
+    missed = run.problem.federation.present(wanted.participants) & ~came
+    missed &= run.setup.participation.sampled(t)  # a client that was not asked misses nothing
+    run.change(
+        status=run.state.status.after_missing(missed, came),
+        method=run.experiment.method.faded(run.state.method, torch.where(missed, 1 - run.fade, 1.0)),
+    )
 
 
-def _sent(run: Generator[Training | Tested, Trained | None, None], trained: Trained) -> Training | Tested | None:
-    """Send a run what its training gave; None where that was its end."""
-    try:
-        return run.send(trained)
-    except StopIteration:
-        return None
+def test(run: "Run", t: int) -> None:
+    """Test the models delivered in round t, and hand the result to the run's journal and listener."""
+    method, server, status, tally = (
+        run.experiment.method,
+        run.server,
+        run.state.status,
+        run.state.tally.counted(run.server),
+    )
+    delivered, reputation = status.kept(method.delivered(server, run.state.method)), method.reputation(run.state.method)
+    accuracies = _scores(run.setup.tester, delivered, server.clients, t)
+    record = Record(
+        round=t,
+        fairness=metrics.fairness(status.brought, accuracies),
+        accuracies=accuracies,
+        validation=_scores(server.validation, delivered, server.clients, t) if run.experiment.run.joint else None,
+        reputation=None if reputation is None else _list(reputation),
+        download=_list(tally.downloaded / t),
+        seconds=run.seconds(),
+        last=t == run.last_round,
+        allocation=tally.allocation(),
+        refused=tally.reasons(server.names),
+        promised=None if delivered.promised is None else _list(delivered.promised),
+        validated=None if delivered.validated is None else _list(delivered.validated),
+        contributions=None if status.as_brought else _list(status.contributions),
+    )
+    took_part = tally.took_part(server.clients)
+    run.tested(
+        TestedRound(record, delivered, server.names, status.contributions, took_part, tally.refused, server.neurons)
+    )
+    run.change(tally=tally.tested())
 
 
-def _tested(scorer: Scorer, delivered: Delivered, clients: int, t: int) -> list[float]:
+def _scores(scorer: Scorer, delivered: Delivered, clients: int, t: int) -> list[float]:
     """Return the accuracy of every client's reward."""
     scores = scorer.score(delivered.parameters, delivered.neuron_masks)
     if not bool(torch.isfinite(scores.loss).all()):

@@ -1,167 +1,244 @@
-"""Run one experiment: `cofair.run` for a model and data of one's own, `carry_out` for an experiment file."""
+"""A run: one experiment on one federation, from its first round, or where it was interrupted, to its result."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from cofair import settings
 from cofair.config.experiment import Experiment
-from cofair.data.federation import Federation
-from cofair.engine import choose
-from cofair.engine.losses import Loss
-from cofair.errors import UsageError
-from cofair.methods import Method
+from cofair.config.job import Job
+from cofair.engine.problem import Engine, Problem
+from cofair.engine.protocol import ClientStates, Delivered, Trained, Training
+from cofair.methods import Method, Server
+from cofair.results.listener import Listener
+from cofair.results.record import Record
 from cofair.results.result import Outcome, Result, RewardModels
-from cofair.runs.loop import driven
-from cofair.runs.setup import Model, Prepared, prepare
-from cofair.storage.folder import FORMAT, RunFolder, versions
-from cofair.storage.history import Record
-from cofair.storage.journal import Journal, Past, opened
+from cofair.results.tested_round import TestedRound
+from cofair.rounds.client_status import ClientStatus
+from cofair.runs import loop
+from cofair.runs.measurement import Brought, measured, server_of
+from cofair.runs.setup import Parts, Setup, set_up
+from cofair.runs.state import RunState, Stopwatch
+from cofair.runs.tally import Tally
+from cofair.storage.folder import FORMAT, versions
+from cofair.storage.journal import Journal, NoJournal
 from cofair.storage.ledger_entries import known_of
 
-Listener = Callable[[str, int, Record | None], None]  # method, seed, tested round (None: a run is being prepared)
-Notes = Callable[[str, int, Sequence[str]], None]  # method, seed, what is to be known before the first round
 
+class Run:
+    """One run: it knows its experiment, problem, server, state and round.
 
-def run(
-    model: Model, federation: Federation, method: str | Method[Any] = "fedavg", *, rounds: int = 200, seed: int = 0,
-    loss: Loss | str = "cross_entropy", metric: Callable[[Tensor, Tensor], float | Tensor] | str = "accuracy",
-    contributions: Sequence[float] | Tensor | None = None, method_settings: Mapping[str, Any] | None = None,
-    contribution: Mapping[str, Any] | None = None, execution: Mapping[str, Any] | None = None,
-    participation: Mapping[str, Any] | None = None, attack: Mapping[str, Any] | None = None,
-    defence: Mapping[str, Any] | None = None,
-    out: str | Path | None = None, resume: bool = False, listener: Listener | None = None, **training: Any,
-) -> Result:  # fmt: skip
-    """Train a model on a federation and give every client its reward.
-
-    `model` is any nn.Module, whose weights are the start, or a factory. `method` is a name, with
-    `method_settings`, or a method object. Other keywords are settings of local training: steps or epochs,
-    batch_size, lr, decay, clip, optimiser. `contributions` takes the place of the measured ones. The other tables
-    of an experiment go by their names: `contribution`, `participation`, `attack`, `defence`. `out` names a run folder;
-    with `resume` a run that was interrupted there goes on. `listener` hears of every tested round.
+    Whoever drives it supplies the training: `start` returns the first one that the run waits for, `advance` takes what
+    it gave and returns the next, until that is None; then `finish` returns what was measured.
     """
-    if not isinstance(federation, Federation):
-        example = "cofair.Federation(clients=[(x, y), ...], test=(x, y))"
-        raise UsageError(
-            f"federation must be a cofair.Federation, such as {example}, but is {type(federation).__name__}."
+
+    def __init__(
+        self, job: Job, setup: Setup, brought: Brought, *, journal: Journal | None = None,
+        listener: Listener | None = None, clock: Callable[[], float] = time.perf_counter,
+        newcomers: "Newcomers | None" = None, engine: str | None = None,
+    ) -> None:  # fmt: skip
+        """Take a federation and model that are set up and what everybody brings; compute and write nothing yet.
+
+        `engine` names who trains, where that is not the set-up's own.
+        """
+        self.job, self.experiment = job, job.experiment
+        self.setup, self.brought = setup, brought
+        self._server = server_of(setup, brought)
+        self._journal, self._listener, self._clock, self._newcomers = journal or NoJournal(), listener, clock, newcomers
+        self._engine = engine or type(setup.engine).__name__
+        self._given = setup.given | {f"method.{name}" for name in job.experiment.method.unwritten()}
+        self.fade = self.experiment.participation.fade or 0.0
+        self.last_round = self.experiment.method.rounds(self.experiment.training.rounds)
+        self.records: list[Record] = []
+        self.delivered: Delivered | None = None
+        self._ended_before = False
+        self._known_status: ClientStatus | None = None
+        self._rounds: Generator[Training, Trained, None] | None = None  # None before the start
+
+    @property
+    def problem(self) -> Problem:
+        """Return the model and the federation."""
+        return self.setup.problem
+
+    @property
+    def engine(self) -> Engine:
+        """Return who trains, unless the driver lets another engine train."""
+        return self.setup.engine
+
+    @property
+    def server(self) -> Server:
+        """Return the server, with the contributions that the method uses now."""
+        if self._rounds is None:
+            return self._server
+        if self._known_status is not self.state.status:  # which changes with what clients do
+            self._known_status = self.state.status
+            self._current = self._server.with_contributions(self.state.status.believed(self.fade))
+        return self._current
+
+    @property
+    def round(self) -> int:
+        """Return the round that the run has completed."""
+        return self.state.round
+
+    def start(self) -> Training | None:
+        """Begin, or resume where the journal left off, and return the first training to do."""
+        method, server = self.experiment.method, self._server
+        self._settings, self._facts = self.experiment.to_toml(self._given), self._known()
+        if self._listener is not None and (notes := self._facts.get("notes")):
+            self._listener.notes(self.job, notes)
+        past = self._journal.begin(
+            self.experiment, self.problem, server, self._settings, self._facts, lambda: (RunState, method.start(server))
         )
-    tables: dict[str, Any] = {
-        "training": {"rounds": rounds, **training},
-        "contribution": dict(contribution or {}),
-        "run": {"seed": seed, **(execution or {})},
-        "participation": dict(participation or {}),
-        "attack": dict(attack or {}),
-        "defence": dict(defence or {}),
-    }
-    named = {"loss": loss, "metric": metric}
-    for name, choice in named.items():
-        if isinstance(choice, str):
-            tables["run"][name] = choice
-    if isinstance(method, str):
-        tables["method"] = {"name": method, **(method_settings or {})}
-    elif not isinstance(method, Method) or method_settings:
-        raise UsageError(
-            "method must be a name, with method_settings, or a method object such as FedAvg(carry_over=True)."
+        self.records += past.records
+        brought = past.brought if past.state is None else past.state.status.brought
+        if brought is not None and self._newcomers is not None:
+            self._enlarge(*self._newcomers.restored(self.setup, brought))
+            self._journal.note_clients(self._server)
+        self.delivered, self._ended_before = past.delivered, past.delivered is not None
+        if self._ended_before:
+            return None
+        self.state = past.state or RunState(
+            0, method.start(server), ClientStates(), Tally.empty(server), ClientStatus.at_first(server.contributions)
         )
-    experiment = Experiment.from_dict(tables)
-    if not isinstance(method, str):
-        experiment = replace(experiment, method=settings.checked(method, "method"))
-    if resume and out is None:
-        raise UsageError("resume goes on with a run in a folder: name it with out.")
-    folder = None if out is None else RunFolder(Path(out), resume=resume)
-    with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
-        prepared = prepare(
-            experiment, federation=federation, model=model, contributions=_numbers(contributions),
-            loss=None if isinstance(loss, str) else loss, metric=None if isinstance(metric, str) else metric,
-            measured=None if journal is None else journal.contributions,
+        self._watch = Stopwatch(self._clock, self.state.seconds)
+        self._rounds = loop.rounds(self)
+        return next(self._rounds, None)
+
+    def advance(self, trained: Trained) -> Training | None:
+        """Take what a training gave and go to the next one; None where the run has come to its end."""
+        assert self._rounds is not None  # it was started
+        try:
+            return self._rounds.send(trained)
+        except StopIteration:
+            return None
+
+    def finish(self) -> Outcome:
+        """Return what a run measured that has come to its end, and write its summary."""
+        federation = self.problem.federation
+        outcome = Outcome(
+            self.experiment.method.name, self.experiment.run.seed, federation.names, tuple(federation.sizes.tolist()),
+            tuple(self._server.contributions.tolist()), tuple(self.records),
         )  # fmt: skip
-        return carry_out(experiment, prepared, journal, listener)
+        if not self._ended_before:
+            self._journal.finish(outcome.summary(), self.delivered)
+        return outcome
+
+    def result(self) -> Result:
+        """Finish, and return what was measured together with the models."""
+        outcome = self.finish()
+        assert self.delivered is not None  # the last round is always tested
+        models = RewardModels(self.delivered, self.problem)
+        facts = self._facts | known_of(self._server)
+        return Result(**vars(outcome), rewards=models, experiment_toml=self._settings, facts=facts)
+
+    def close(self) -> None:
+        """Let go of what a run holds that did not come to its end: it waits in a circle that is cleared much later."""
+        if self._rounds is not None:
+            self._rounds.close()
+
+    # what the loop changes
+
+    def change(self, **parts: Any) -> None:
+        """Change parts of the state."""
+        self.state = replace(self.state, **parts)
+
+    def seconds(self) -> float:
+        """Return how long the run has taken."""
+        return self._watch.seconds()
+
+    def admit_newcomers(self, t: int) -> None:
+        """Make room for clients that have come before round t; only a real federation has such."""
+        arrived = None if self._newcomers is None or t == 1 else self._newcomers.before(self.setup, self._server, t)
+        if arrived is None:
+            return
+        self._enlarge(*arrived)
+        self._journal.joined(self._server, t)
+        state = self.state
+        self.change(
+            status=state.status.with_newcomers(self._server.contributions),
+            tally=state.tally.with_newcomers(self._server.clients),
+        )
+        self.change(method=self.experiment.method.welcome(self.server, state.method, t))
+
+    def tested(self, tested: TestedRound) -> None:
+        """Keep, write and announce a tested round."""
+        self.records.append(tested.record)
+        self.delivered = tested.delivered
+        self._journal.tested(tested, announced=self._listener is not None)
+        if self._listener is not None:
+            self._listener.tested(self.job, tested.record)
+
+    def complete(self, t: int) -> None:
+        """Complete a round, and write a checkpoint where it is time for one."""
+        self.change(round=t, seconds=self.seconds(), last=t == self.last_round)
+        self._journal.keep(self.state)
+
+    def _enlarge(self, setup: Setup, brought: Brought) -> None:
+        self.setup, self.brought = setup, brought
+        self._server, self._known_status = server_of(setup, brought), None
+
+    def _known(self) -> dict[str, Any]:
+        """Return what a run folder records besides the settings."""
+        federation, server, problem = self.problem.federation, self._server, self.problem
+        device, attack = federation.device, self.setup.attack
+        notes = self.experiment.method.notes(server)
+        return {
+            "format": FORMAT,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(),
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "engine": self._engine,
+            "given": sorted(self._given),
+            "model": type(problem.layout.prototype).__name__,
+            "seed": problem.seed,
+            "parameters": problem.layout.size,
+            "validation_samples": len(server.validation.samples) if server.has_validation else 0,
+            "test_samples": server.tested_on,
+            **({"notes": notes} if notes else {}),
+            **known_of(server),
+            **({} if attack is None else {"attackers": [federation.names[i] for i in attack.attackers]}),
+        }
 
 
-def _numbers(contributions: Sequence[float] | Tensor | None) -> Tensor | None:
-    try:
-        return None if contributions is None else torch.as_tensor(contributions, dtype=torch.float64)
-    except (TypeError, ValueError):
-        raise UsageError(f"contributions must be numbers, one a client, but are {contributions!r}.") from None
+class Newcomers(Protocol):
+    """Where clients come from that join during a run; only a real federation has such."""
+
+    def before(self, setup: Setup, server: Server, t: int) -> tuple[Setup, Brought] | None:
+        """Return the set-up with those who have come before round t, last of all, and what everybody brings."""
+
+    def restored(self, setup: Setup, brought: Tensor) -> tuple[Setup, Brought]:
+        """Return the set-up with everybody who had come before the run was interrupted, and what they brought."""
 
 
-def run_experiment(
-    experiment: Experiment, folder: RunFolder | None = None, listener: Listener | None = None,
-    notes: Notes | None = None,
-) -> Result:  # fmt: skip
-    """Run an experiment that names its data and model; `notes` hears what its method says before the first round."""
-    with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
-        if listener is not None:
-            listener("contributions", experiment.run.seed, None)
-        prepared = prepare(experiment, measured=None if journal is None else journal.contributions)
-        return carry_out(experiment, prepared, journal, listener, notes)
+def prepare(
+    experiment: Experiment, parts: Parts | None = None, *, journal: Journal | None = None,
+    listener: Listener | None = None, folder: Path | None = None,
+) -> Run:  # fmt: skip
+    """Set up an experiment, measure what everybody brings, and return the run, ready to start."""
+    parts = parts or Parts()
+    setup = set_up(experiment, parts)
+    known = parts.contributions
+    if known is None and journal is not None:
+        known = journal.contributions
+    brought = measured(setup, [experiment.method], known, given=parts.contributions is not None)
+    return Run(Job(experiment, folder), setup, brought, journal=journal, listener=listener)
 
 
-def carry_out(
-    experiment: Experiment, prepared: Prepared, journal: Journal | None = None, listener: Listener | None = None,
-    notes: Notes | None = None,
-) -> Result:  # fmt: skip
-    """Run the experiment's method on what is prepared, or go on with it, writing and telling each tested round."""
-    resolved, known = experiment.to_toml(prepared.given), facts(prepared)
-    if notes is not None and (told := known.get("notes")):
-        notes(experiment.method.name, experiment.run.seed, told)
-    past = Past() if journal is None else journal.begin(prepared, resolved, known)
-    records, delivered = past.records, past.delivered
-    if past.brought is not None and prepared.arrivals is not None:
-        prepared = prepared.arrivals.restored(prepared, past.brought)
-    if delivered is None:
-        for tested in driven(experiment.method, prepared, past.position, None if journal is None else journal.keep):
-            records.append(tested.record)
-            delivered, prepared = tested.delivered, tested.prepared
-            if journal is not None:
-                journal.tested(tested, announced=listener is not None)
-            if listener is not None:
-                listener(experiment.method.name, experiment.run.seed, tested.record)
-    assert delivered is not None  # the last round is always tested
-    outcome = outcome_of(experiment, prepared, records)
-    rewards = RewardModels(delivered, prepared.problem)
-    result = Result(**vars(outcome), rewards=rewards, experiment_toml=resolved, facts=known | known_of(prepared))
-    if journal is not None and past.delivered is None:
-        journal.finish(result.summary(), delivered)
-    return result
+def prepare_all(experiment: Experiment, methods: Sequence[Method[Any]], parts: Parts | None = None) -> list[Run]:
+    """Set up an experiment and measure what everybody brings once, and return a run for each of several methods."""
+    setup = set_up(experiment, parts, methods=methods)
+    brought = measured(setup, methods, None if parts is None else parts.contributions)
+    return [Run(Job(replace(experiment, method=method)), setup, brought) for method in methods]
 
 
-def outcome_of(experiment: Experiment, prepared: Prepared, records: Sequence[Record]) -> Outcome:
-    """Return what a run measured."""
-    federation = prepared.problem.federation
-    return Outcome(
-        experiment.method.name,
-        experiment.run.seed,
-        federation.names,
-        tuple(federation.sizes.tolist()),
-        tuple(prepared.server.contributions.tolist()),
-        tuple(records),
-    )
-
-
-def facts(prepared: Prepared, engine: str | None = None) -> dict[str, Any]:
-    """Return what a run folder records beside the settings."""
-    federation, server = prepared.problem.federation, prepared.server
-    device = federation.device
-    notes = prepared.experiment.method.notes(server)
-    return {
-        "format": FORMAT,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "engine": engine or type(getattr(prepared.engine, "engine", prepared.engine)).__name__,
-        "given": sorted(prepared.given),
-        "model": type(prepared.problem.layout.prototype).__name__,
-        "seed": prepared.problem.seed,
-        "parameters": prepared.problem.layout.size,
-        "validation_samples": len(server.validation.samples) if server.has_validation else 0,
-        "test_samples": server.tested_on,
-        **({"notes": notes} if notes else {}),
-        **known_of(prepared),
-        **({} if prepared.attack is None else {"attackers": [federation.names[i] for i in prepared.attack.attackers]}),
-    }
+def drive(run: Run) -> Run:
+    """Run to the end with the set-up's own engine."""
+    training = run.start()
+    while training is not None:
+        training = run.advance(run.engine.train(training.rewards, training.clients, training.t))
+    return run

@@ -1,8 +1,9 @@
-"""From an experiment to everything a run needs: data and model on a device, an engine, a server."""
+"""From an experiment to everything that training needs: data and model on a device, an engine, scorers."""
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,66 +18,84 @@ from cofair.data.federation import Federation
 from cofair.engine import choose, losses
 from cofair.engine.phases import ALONE
 from cofair.engine.problem import Engine, Problem, first_line
-from cofair.engine.protocol import ClientStates, Rewards, Uploads
+from cofair.engine.protocol import Rewards
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.errors import CofairError, UsageError
-from cofair.methods import Method, Server
-from cofair.methods.rules.aggregation import Rule
+from cofair.methods import Method
 from cofair.models.parameters import Layout
 from cofair.neurons.map import NeuronMap
 from cofair.results.table_cells import LAST_ROUNDS
-from cofair.rounds.attacks import Attack, AttackedEngine
+from cofair.rounds.attacks import Attack
 from cofair.rounds.participation import Participation
-from cofair.runs.prepared import Prepared as Prepared
-from cofair.runs.prepared import checked, measured_by
 from cofair.scoring.scorer import Scorer
 
 Model = nn.Module | Callable[[], nn.Module]
 
 
-def prepare(
-    experiment: Experiment, *, federation: Federation | None = None, model: Model | None = None,
-    loss: losses.Loss | str | None = None, metric: Callable[[Tensor, Tensor], float | Tensor] | str | None = None,
-    contributions: Tensor | None = None, methods: Sequence[Method[Any]] | None = None, measured: Tensor | None = None,
-) -> Prepared:  # fmt: skip
-    """Set up a run of the experiment's method, or of several methods, and measure what everybody brings.
+@dataclass(frozen=True)
+class Parts:
+    """What a user gives in Python instead of naming it in the experiment."""
 
-    A federation, a model, a loss or a metric given here takes the place of the named one. `measured` is what everybody
-    brings where that was measured before, by a run that was interrupted.
-    """
-    ready = set_up(experiment, federation=federation, model=model, loss=loss, metric=metric, methods=methods)
-    if contributions is None:
-        measure_contributions(ready, measured)
-        return ready
-    ready.server.contributions = checked(contributions, ready.server)
-    brought = ready.server.contributions
-    ready.server.brings_accuracies = bool(((brought >= 0) & (brought <= 1)).all())  # for all we know
-    return replace(ready, given=ready.given | {"contributions"})
+    federation: Federation | None = None
+    model: Model | None = None
+    loss: losses.Loss | None = None
+    metric: Callable[[Tensor, Tensor], float | Tensor] | None = None
+    contributions: Tensor | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return which parts were given."""
+        return frozenset(name for name, part in vars(self).items() if part is not None)
 
 
-def measure_contributions(ready: Prepared, measured: Tensor | None = None) -> None:
-    """Measure what everybody brings, as the experiment says, unless that was done before, and tell the server."""
-    if measured is not None:
-        ready.server.contributions = checked(measured, ready.server)
-    else:
-        ready.server.contributions = measured_by(ready.experiment, ready.server, ready.tester)
+@dataclass(frozen=True)
+class Setup:
+    """What the runs of one seed share, whatever their method: the problem, who trains, who tests, where they begin."""
+
+    experiment: Experiment  # of which the method does not matter
+    problem: Problem
+    engine: Engine
+    initial: Tensor  # (D,)
+    participation: Participation
+    attack: Attack | None
+    given: frozenset[str]  # what did not come from the experiment's settings
+
+    @cached_property
+    def tester(self) -> Scorer:
+        """Return the scorer on the test set."""
+        return Scorer(self.problem, self.problem.federation.test)
+
+    @cached_property
+    def validation(self) -> Scorer | None:
+        """Return the scorer on the server's validation set, if it has one."""
+        samples = self.problem.federation.validation
+        return None if samples is None else Scorer(self.problem, samples)
+
+    @property
+    def training_alone(self) -> Rewards:
+        """Return what clients are handed to train by themselves."""
+        work = self.experiment.training.work()
+        return Rewards(self.initial, replace(work, steps=None, epochs=self.experiment.contribution.epochs, phase=ALONE))
+
+    def evaluates(self, t: int) -> bool:
+        """Say whether the rewards of round t are tested."""
+        every, rounds = self.experiment.run.evaluate_every, self.experiment.training.rounds
+        return t % every == 0 or t > rounds - LAST_ROUNDS
 
 
 def set_up(
-    experiment: Experiment, *, federation: Federation | None = None, model: Model | None = None,
-    loss: losses.Loss | str | None = None, metric: Callable[[Tensor, Tensor], float | Tensor] | str | None = None,
-    methods: Sequence[Method[Any]] | None = None, pool: Pool | None = None,
-) -> Prepared:  # fmt: skip
-    """Set up a run whose contributions are not known yet.
+    experiment: Experiment, parts: Parts | None = None, *, methods: Sequence[Method[Any]] | None = None,
+    pool: Pool | None = None,
+) -> Setup:  # fmt: skip
+    """Set up runs of the experiment's method, or of several methods.
 
-    With a pool its federation shares that copy of the data: it is one of several that train in lockstep.
+    `parts` take the place of what the experiment names. With a pool the federation shares that copy of the data: it is
+    one of several that train in lockstep.
     """
+    parts = parts or Parts()
     run = experiment.run
-    parts = {"federation": federation, "model": model, "loss": loss, "metric": metric}
-    given = frozenset(name for name, part in parts.items() if part is not None)
-    given |= {f"method.{name}" for name in experiment.method.unwritten()}
     dtype, device = choose.dtype(run.precision), choose.device(run.device)
-    dataset = None
+    federation, dataset = parts.federation, None
     if federation is None:
         own = experiment.federation
         dataset = datasets.load(own.data) if pool is None else pool.dataset
@@ -84,7 +103,7 @@ def set_up(
             pool or dataset, own.scene, clients=own.clients, samples=own.samples, alpha=own.alpha, noise=own.noise,
             validation=own.validation, resize=own.resize, seed=run.seed,
         )  # fmt: skip
-    module = _module(experiment, federation, model, None if dataset is None else dataset.vocabulary_size or None)
+    module = _module(experiment, federation, parts.model, None if dataset is None else dataset.vocabulary_size or None)
     module = copy.deepcopy(module).to(device=device, dtype=dtype)  # the caller's own stays as it is
     layout = Layout(module)
     federation = federation.to(device, dtype)
@@ -94,39 +113,18 @@ def set_up(
         federation = with_flipped_labels(federation, cheats, attack.force, run.seed)
     elif attack.name == "sybil":
         federation, cheats = with_identities(federation, cheats, int(attack.force), run.seed)
-    neurons = NeuronMap.of(layout.prototype, layout, federation.test.x[:2])
     problem = Problem(
-        layout, neurons, federation, run.seed,
-        losses.loss(run.loss if loss is None else loss, device, dtype),
-        _told(metrics.metric(run.metric if metric is None else metric)),
+        layout, NeuronMap.of(layout.prototype, layout, federation.test.x[:2]), federation, run.seed,
+        losses.loss(parts.loss or run.loss, device, dtype), _explained(metrics.metric(parts.metric or run.metric)),
     )  # fmt: skip
     problem.try_model(layout.prototype)
     for method in [experiment.method] if methods is None else methods:
         _check_needs(experiment, method, federation)
-    engine: Engine = VectorisedEngine(problem) if pool is not None else choose.engine(run.engine, problem)
-    act = Attack(attack, problem, cheats) if attack.on else None
-    if act is not None:
-        engine = AttackedEngine(engine, act)
-    work = experiment.training.work()
-    initial = layout.row(module).to(device)
-
-    alone = replace(work, steps=None, epochs=experiment.contribution.epochs, phase=ALONE)
-
-    def train_alone() -> Uploads:
-        return engine.train(Rewards(initial, alone), ClientStates(), 1)[0]
-
-    def evaluates(t: int) -> bool:
-        return t % run.evaluate_every == 0 or t > experiment.training.rounds - LAST_ROUNDS
-
-    tester = Scorer(problem, problem.federation.test)
-    server = Server(
-        problem, initial, work, experiment.training.rounds, evaluates, train_alone,
-        rule=Rule(experiment.defence.aggregate, experiment.defence.trim), forgives=attack.on,
-        metric=run.metric if metric is None else metric if isinstance(metric, str) else "own",
-        brings_accuracies=experiment.contribution.measure == "standalone",
+    return Setup(
+        experiment, problem, VectorisedEngine(problem) if pool is not None else choose.engine(run.engine, problem),
+        layout.row(module).to(device), Participation(experiment.participation, federation.names, run.seed, device),
+        Attack(attack, problem, cheats) if attack.on else None, parts.names,
     )  # fmt: skip
-    participation = Participation(experiment.participation, federation.names, run.seed, device)
-    return Prepared(experiment, problem, engine, tester, server, given, Rewards(initial, alone), participation, act)
 
 
 def _module(experiment: Experiment, federation: Federation, model: Model | None, vocabulary: int | None) -> nn.Module:
@@ -178,12 +176,12 @@ def _check_needs(experiment: Experiment, method: Method[Any], federation: Federa
         )
 
 
-def _told(metric: metrics.Metric) -> metrics.Metric:
+def _explained(metric: metrics.Metric) -> metrics.Metric:
     """Return a metric whose failures are sentences."""
     if metric is metrics.accuracy:  # which is never NaN, and a GPU would wait for the check
         return metric
 
-    def told(outputs: Tensor, targets: Tensor) -> Tensor:
+    def explained(outputs: Tensor, targets: Tensor) -> Tensor:
         try:
             values = metric(outputs, targets)
         except (torch.OutOfMemoryError, CofairError):
@@ -194,4 +192,4 @@ def _told(metric: metrics.Metric) -> metrics.Metric:
             raise UsageError("The metric is NaN although the model's outputs are finite: it must be a number.")
         return values
 
-    return told
+    return explained

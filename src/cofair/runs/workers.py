@@ -1,67 +1,64 @@
-"""Several processes that share the batches of a sweep, and one GPU: while one decides, another trains."""
+"""Several processes that share batches of runs, and one GPU: while one decides, another trains."""
 
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from cofair.errors import RunError
-from cofair.runs.sweep import Job, Told, batches, check, run_batch
-from cofair.storage.history import Record
-from cofair.storage.lock import locked
+from cofair.config.job import Job
+from cofair.errors import CofairError, RunError, UsageError
+from cofair.results.listener import Listener
+from cofair.results.record import Record
+from cofair.results.result import Outcome
+from cofair.runs.in_turn import run_in_turn
+from cofair.runs.lockstep_batch import run_in_lockstep
 
-_POLL = 0.5  # seconds between two looks whether a worker is still alive
+_POLL = 0.5  # seconds between two checks whether a worker is still alive
 
 
-def run_jobs(jobs: Sequence[Job], told: Told, *, workers: int = 1, load: Sequence[Path] = ()) -> None:
-    """Run jobs in lockstep, in this process or in several; `load` names files that register methods."""
-    check(jobs)
-    if not jobs:
-        return
-    parts = batches(jobs, workers)
-    with ExitStack() as held:
-        for folder in sorted({job.folder.parent for job in jobs}):  # one lock for all runs, as files may be scarce
-            held.enter_context(locked(folder))
-        if workers == 1 or len(parts) == 1:
-            for part in parts:
-                run_batch(part, told)
-        else:
-            _share(parts, min(workers, len(parts)), told, load)
+@dataclass(frozen=True)
+class Way:
+    """How workers run their batches."""
+
+    lockstep: bool
+    overwrite: bool
+    resume: bool
+    workers: int
+    load: tuple[Path, ...]  # files that register methods
 
 
 @dataclass(frozen=True)
 class _News:
-    """What a worker tells: of which job, a tested round or why it failed; without a job, that a batch broke off."""
+    """What a worker reports: an event of a listener, of which job, and what it is about; or why a batch broke off."""
 
+    event: Literal["preparing", "notes", "tested", "failed", "finished", "broken", "refused"]
     job: int | None
-    record: Record | None
-    failure: str | None
+    what: Any = None
 
 
-def _share(parts: Sequence[Sequence[Job]], workers: int, told: Told, load: Sequence[Path]) -> None:
+def share(batches: Sequence[Sequence[Job]], way: Way, listener: Listener) -> None:
+    """Run batches in several processes; the listener hears of all their runs."""
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     news: Queue[_News] = context.Queue()
     waiting: Queue[Any] = context.Queue()
-    jobs = [job for part in parts for job in part]
+    jobs = [job for batch in batches for job in batch]
     numbers = iter(range(len(jobs)))
-    for part in parts:
-        waiting.put([(next(numbers), job) for job in part])
-    for _ in range(workers):
+    for batch in batches:
+        waiting.put([(next(numbers), job) for job in batch])
+    for _ in range(way.workers):
         waiting.put(None)
-    given = (waiting, news, tuple(load), workers)
-    team = [context.Process(target=_work, args=given, daemon=True) for _ in range(workers)]
+    team = [context.Process(target=_work, args=(waiting, news, way), daemon=True) for _ in range(way.workers)]
     for member in team:
         member.start()
-    broken: list[str] = []
+    broken: list[CofairError] = []
     try:
         while any(member.is_alive() for member in team) or not news.empty():
             try:
@@ -69,23 +66,27 @@ def _share(parts: Sequence[Sequence[Job]], workers: int, told: Told, load: Seque
             except Empty:
                 continue
             if heard.job is None:
-                broken.append(heard.failure or "")
+                broken.append(UsageError(heard.what) if heard.event == "refused" else RunError(heard.what))
             else:
-                told(jobs[heard.job], heard.record, heard.failure)
+                _pass_on(heard, jobs[heard.job], listener)
     finally:
         for member in team:
             member.terminate()
             member.join()
-    lost = [member for member in team if member.exitcode not in (0, -signal.SIGTERM)]
-    if broken or lost:
-        raise RunError(
-            broken[0]
-            if broken
-            else "A process of the sweep was killed; start it again to go on (cofair sweep: with --resume)."
-        )
+    if broken:
+        raise broken[0]
+    if any(member.exitcode not in (0, -signal.SIGTERM) for member in team):
+        raise RunError("A worker process was killed; start the command again with --resume to continue.")
 
 
-def _work(waiting: "Queue[Any]", news: "Queue[_News]", load: tuple[Path, ...], workers: int) -> None:
+def _pass_on(heard: _News, job: Job, listener: Listener) -> None:
+    if heard.event == "preparing":
+        listener.preparing(job)
+    else:
+        getattr(listener, heard.event)(job, heard.what)
+
+
+def _work(waiting: "Queue[Any]", news: "Queue[_News]", way: Way) -> None:
     """Take batch after batch until none is left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -93,13 +94,20 @@ def _work(waiting: "Queue[Any]", news: "Queue[_News]", load: tuple[Path, ...], w
 
     torch.set_num_threads(1)
     load_installed()
-    for file in load:
+    for file in way.load:
         load_file(file)
-    while (part := waiting.get()) is not None:
+    while (batch := waiting.get()) is not None:
+        listener = _Reporter({job: number for number, job in batch}, news)
+        jobs = [job for _, job in batch]
         try:
-            run_batch([job for _, job in part], _teller(part, news), workers)
-        except Exception as error:  # whatever ends a batch is told by the parent
-            news.put(_News(None, None, f"A batch of the sweep broke off: {error}"))
+            if way.lockstep:
+                run_in_lockstep(jobs, listener, way.workers)
+            else:
+                run_in_turn(jobs, listener, overwrite=way.overwrite, resume=way.resume)
+        except UsageError as error:
+            news.put(_News("refused", None, str(error)))
+        except Exception as error:  # whatever ends a batch is reported by the parent
+            news.put(_News("broken", None, f"A batch of runs broke off: {error}"))
 
 
 def _end_with_parent() -> None:
@@ -110,10 +118,23 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _teller(part: Sequence[tuple[int, Job]], news: "Queue[_News]") -> Told:
-    numbers = {job.folder: number for number, job in part}
+class _Reporter(Listener):
+    """Reports what happens in a worker to its parent."""
 
-    def tell(job: Job, record: Record | None, failure: str | None) -> None:
-        news.put(_News(numbers[job.folder], record, failure))
+    def __init__(self, numbers: dict[Job, int], news: "Queue[_News]") -> None:
+        self._numbers, self._news = numbers, news
 
-    return tell
+    def preparing(self, job: Job) -> None:
+        self._news.put(_News("preparing", self._numbers[job]))
+
+    def notes(self, job: Job, notes: Sequence[str]) -> None:
+        self._news.put(_News("notes", self._numbers[job], list(notes)))
+
+    def tested(self, job: Job, record: Record) -> None:
+        self._news.put(_News("tested", self._numbers[job], record))
+
+    def failed(self, job: Job, reason: str) -> None:
+        self._news.put(_News("failed", self._numbers[job], reason))
+
+    def finished(self, job: Job, outcome: Outcome) -> None:
+        self._news.put(_News("finished", self._numbers[job], outcome))

@@ -16,11 +16,11 @@ import torch
 import cofair
 from cofair.engine.protocol import Delivered
 from cofair.errors import CofairError, RunError
+from cofair.results.record import Record
 from cofair.storage import ledger, reader
 from cofair.storage import ledger_entries as said
 from cofair.storage.audit import SUMMARY, audited
 from cofair.storage.folder import REWARDS
-from cofair.storage.history import Record
 from cofair.storage.ledger import Entry
 from cofair.storage.reader import FACTS, HISTORY, SETTINGS
 from cofair.storage.tensor_file import TensorFile

@@ -7,18 +7,29 @@ that at every moment at least one is whole. Nothing random is stored: randomness
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cofair.errors import RunError
-from cofair.runs.state import Position
 from cofair.storage import tensor_file
-from cofair.storage.folder import CHECKPOINT, PREVIOUS, settle, told
+from cofair.storage.folder import CHECKPOINT, PREVIOUS, explaining_write_errors, settle
 from cofair.storage.tensor_file import TensorFile
 
 FORMAT = 3  # of a checkpoint
 SECONDS = 10.0  # between two checkpoints by time
 SHARE = 1 / 50  # of the time, at most, goes into checkpoints by time
 RATE = 200e6  # bytes a second that are hashed and written, until that has been measured
+
+
+class Resumable(Protocol):
+    """What a checkpoint holds: where a run stands after a round."""
+
+    @property
+    def round(self) -> int:
+        """Return the round that is complete."""
+
+    @property
+    def last(self) -> bool:
+        """Say whether the run has come to its end."""
 
 
 class Checkpoints:
@@ -38,21 +49,21 @@ class Checkpoints:
         """Say how many bytes a checkpoint has: the first one, too, shall cost no more than its share of the time."""
         self._cost = size / RATE
 
-    def due(self, position: Position) -> bool:
+    def due(self, state: Resumable) -> bool:
         """Tell whether it is time; a run at its end needs none, because its results are written at once."""
-        if not self.any or position.last:
+        if not self.any or state.last:
             return False
         if self._every is not None:
-            return position.t % self._every == 0
+            return state.round % self._every == 0
         return time.monotonic() - self._latest >= max(SECONDS, self._cost * self._runs / SHARE)
 
-    def write(self, facts: Mapping[str, Any], position: Position) -> None:
+    def write(self, facts: Mapping[str, Any], state: Resumable) -> None:
         """Write a checkpoint, whole or not at all; the one before becomes the previous one."""
         began = time.monotonic()
         path, temporary = self._folder / CHECKPOINT, self._folder / f".{CHECKPOINT}.tmp"
-        with told(self._folder):
+        with explaining_write_errors(self._folder):
             try:
-                tensor_file.write(temporary, {"format": FORMAT, "round": position.t, **facts}, position)
+                tensor_file.write(temporary, {"format": FORMAT, "round": state.round, **facts}, state)
                 if path.exists():
                     path.replace(self._folder / PREVIOUS)
                 temporary.replace(path)
@@ -65,7 +76,7 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Remove the checkpoints of a run that has come to its end."""
-        with told(self._folder):
+        with explaining_write_errors(self._folder):
             for name in (CHECKPOINT, PREVIOUS):
                 (self._folder / name).unlink(missing_ok=True)
 

@@ -11,9 +11,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 import cofair
 from cofair.config.experiment import Experiment
 from cofair.data.federation import Federation
+from cofair.engine.problem import Problem
 from cofair.errors import CofairError
+from cofair.methods import Server
 from cofair.models.parameters import Layout
-from cofair.runs.setup import Prepared
 from cofair.storage.tensor_file import raw
 
 # a run may go on elsewhere: these decide where and how it is computed, not what
@@ -21,15 +22,15 @@ ELSEWHERE = (("run", "device"), ("run", "engine"), ("run", "checkpoint_every"))
 _known = WeakIdKeyDictionary()  # digests of tensors that many runs share
 
 
-def fingerprint(prepared: Prepared) -> dict[str, str]:
+def fingerprint(experiment: Experiment, problem: Problem, server: Server) -> dict[str, str]:
     """Return the version, and hashes of the settings, the federation and the model to start from."""
-    own = settings(prepared.experiment)
-    unwritten = prepared.experiment.method.unwritten(prepared.server.contributions)
+    own = settings(experiment)
+    unwritten = experiment.method.unwritten(server.contributions)
     return {
         "version": cofair.__version__,
         "experiment": _sha([own, unwritten] if unwritten else own),
-        "federation": federation_digest(prepared.problem.federation),
-        "model": model_digest(prepared.problem.layout, prepared.server.initial),
+        "federation": federation_digest(problem.federation),
+        "model": model_digest(problem.layout, server.initial),
     }
 
 

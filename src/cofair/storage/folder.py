@@ -22,7 +22,7 @@ from typing import Any
 
 import cofair
 from cofair.errors import RunError, UsageError
-from cofair.storage.history import Record
+from cofair.results.record import Record
 
 _REASONS = {
     errno.ENOSPC: "the disk is full",
@@ -48,7 +48,7 @@ class RunFolder:
 
     def begin(self, experiment_toml: str, facts: dict[str, Any]) -> None:
         """Make the folder, clear an earlier run, and write what is known before the first round."""
-        with told(self.path):
+        with explaining_write_errors(self.path):
             make_folder(self.path)
             for name in FILES:
                 (self.path / name).unlink(missing_ok=True)
@@ -59,7 +59,7 @@ class RunFolder:
 
     def begin_again(self, facts: dict[str, Any], first_line: str) -> None:
         """Clear what an earlier process wrote, except for the settings and the first line of the ledger."""
-        with told(self.path):
+        with explaining_write_errors(self.path):
             for name in FILES:
                 if name not in ("experiment.toml", "run.json", "ledger.jsonl"):
                     (self.path / name).unlink(missing_ok=True)
@@ -70,7 +70,7 @@ class RunFolder:
 
     def tidy(self) -> None:
         """Remove what a process left that was killed while it wrote a file."""
-        with told(self.path):
+        with explaining_write_errors(self.path):
             for leftover in self.path.glob(".*.tmp"):
                 leftover.unlink(missing_ok=True)
 
@@ -107,7 +107,7 @@ class AppendOnly:
         """Add a line."""
         encoded = f"{line}\n".encode()
         self._waiting, self._unnamed = True, self._unnamed or not self._bytes
-        with told(self.path.parent), self.path.open("ab") as file:
+        with explaining_write_errors(self.path.parent), self.path.open("ab") as file:
             file.write(encoded)
         self._bytes += len(encoded)
         self._sha.update(encoded)
@@ -116,7 +116,7 @@ class AppendOnly:
         """Wait until the disk has every line."""
         if not self._waiting:
             return
-        with told(self.path.parent):
+        with explaining_write_errors(self.path.parent):
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
             if self._unnamed:
@@ -140,7 +140,7 @@ class AppendOnly:
         sha = hashlib.sha256(kept)
         if len(kept) < mark["bytes"] or sha.hexdigest() != mark["sha256"]:
             raise RunError(f"{self.path} was cut off or altered since the checkpoint, so the run cannot go on from it.")
-        with told(self.path.parent):
+        with explaining_write_errors(self.path.parent):
             self._waiting = self._unnamed = self.path.exists()
             if self._waiting:
                 os.truncate(self.path, len(kept))
@@ -149,7 +149,7 @@ class AppendOnly:
 
 def refuse_earlier(path: Path, files: Sequence[str], overwrite: bool, allowed_by: str = "--overwrite") -> None:
     """Refuse a path that is no folder, holds earlier results that may not be overwritten, or cannot be written to."""
-    with told(path):
+    with explaining_write_errors(path):
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path} is a file: name a folder for the results.")
         if not overwrite and any((path / name).exists() for name in files):
@@ -184,7 +184,7 @@ def settle(folder: Path) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all: to a temporary neighbour first, then renamed; the disk has it then."""
-    with told(path.parent):
+    with explaining_write_errors(path.parent):
         temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
         # who may read it is what the process' umask says: a deployment keeps its files to itself
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -201,7 +201,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def explaining_write_errors(path: Path) -> Iterator[None]:
     """Turn what the operating system refuses into one sentence."""
     try:
         yield

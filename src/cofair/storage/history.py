@@ -1,75 +1,9 @@
-"""What was measured, round by round: one JSON line for each tested round, written as the run goes."""
+"""The file of a run's history: one JSON line for each tested round, written as the run goes."""
 
-import json
-import math
-import types
-import typing
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from cofair.errors import RunError
-
-
-@dataclass(frozen=True)
-class Record:
-    """One tested round; lists have one entry a client."""
-
-    round: int
-    fairness: float | None  # None where it is undefined
-    accuracies: list[float]
-    validation: list[float] | None
-    reputation: list[float] | None
-    download: list[float]  # mean share of a whole model received per round so far
-    seconds: float
-    last: bool  # the run ends with this round
-    # share of clients that held each neuron, the mean over the rounds since the record before; None without submodels
-    allocation: list[float] | None = None
-    promised: list[float] | None = None  # accuracies that the method owes, where it makes promises; NaN: none
-    validated: list[float] | None = None  # what it found on the validation set when it delivered
-    contributions: list[float] | None = None  # what the method goes by, where that was measured anew
-    # client: why an upload of it was refused since the record before; the last reason of each
-    refused: dict[str, str] | None = None
-
-    def to_json(self) -> str:
-        """Return the record as one line; what is absent is left out."""
-        return json.dumps({key: value for key, value in asdict(self).items() if value is not None})
-
-    def of(self, clients: int) -> "Record":
-        """Return the record with NaN for clients that joined later, who are last."""
-        own = {name: getattr(self, name) for name in PER_CLIENT}
-        short = {name: values for name, values in own.items() if values is not None and len(values) < clients}
-        longer: dict[str, Any] = {
-            name: [*values, *[math.nan] * (clients - len(values))] for name, values in short.items()
-        }
-        return replace(self, **longer) if longer else self
-
-    @classmethod
-    def from_json(cls, line: str) -> "Record":
-        """Read a record from its line; anything else than a record is a ValueError or a TypeError."""
-        values: dict[str, Any] = json.loads(line)
-        record = cls(**{"fairness": None, "validation": None, "reputation": None, **values})
-        for name, hint in _HINTS.items():
-            if not _fits(getattr(record, name), hint):
-                raise TypeError(name)
-        return record
-
-
-PER_CLIENT = ("accuracies", "validation", "reputation", "download", "promised", "validated", "contributions")
-_HINTS = typing.get_type_hints(Record)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Tell whether a value read from JSON is of a type."""
-    if isinstance(hint, types.UnionType):
-        return any(_fits(value, option) for option in typing.get_args(hint))
-    if typing.get_origin(hint) is list:
-        return isinstance(value, list) and all(_fits(item, float) for item in value)
-    if typing.get_origin(hint) is dict:
-        return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+from cofair.results.record import Record
 
 
 def read_history(path: Path) -> list[Record]:

@@ -1,24 +1,25 @@
-"""What is written of one run as it goes, history, ledger and checkpoints, and how a run goes on from them."""
+"""What is written of a run while it runs: history, ledger and checkpoints, and how a run resumes from them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from cofair.config.experiment import Experiment
+from cofair.engine.problem import Problem
 from cofair.engine.protocol import Delivered
 from cofair.errors import RunError
-from cofair.runs.loop import Tested
-from cofair.runs.setup import Prepared
-from cofair.runs.state import Position
+from cofair.methods import Server
+from cofair.results.record import Record
+from cofair.results.tested_round import TestedRound
 from cofair.storage import checkpoint, ledger, ledger_entries, tensor_file
 from cofair.storage.agreement import agreed
-from cofair.storage.checkpoint import Checkpoints
-from cofair.storage.folder import FILES, REWARDS, RunFolder, refuse_earlier, settle, told
-from cofair.storage.history import Record, read_history
+from cofair.storage.checkpoint import Checkpoints, Resumable
+from cofair.storage.folder import FILES, REWARDS, RunFolder, explaining_write_errors, refuse_earlier, settle
+from cofair.storage.history import read_history
 from cofair.storage.ledger import Ledger
 from cofair.storage.ledger_entries import CHAIN, known_of
 from cofair.storage.lock import locked
@@ -28,24 +29,81 @@ from cofair.storage.tensor_file import Shelf, TensorFile
 
 @dataclass(frozen=True)
 class Past:
-    """What there is of a run: the rounds that stand, where it goes on (None: at its start), what it ended with."""
+    """What there is of a run: the tested rounds, the state it resumes from (None: its start), what it ended with."""
 
     records: list[Record] = field(default_factory=list)
-    position: Position | None = None
+    state: Any = None
     delivered: Delivered | None = None
     brought: Tensor | None = None  # by all clients, of a run that has ended
 
 
+class Journal(Protocol):
+    """What a run tells while it runs."""
+
+    @property
+    def contributions(self) -> Tensor | None:
+        """Return what everybody brings, where that was measured before the run was interrupted."""
+
+    @property
+    def head(self) -> str:
+        """Return the hash of the ledger that participants may rely on; empty where there is none."""
+
+    def begin(
+        self, experiment: Experiment, problem: Problem, server: Server, settings: str, facts: dict[str, Any],
+        template: Callable[[], Any],
+    ) -> Past:  # fmt: skip
+        """Begin the run, or see where it resumes; `template` has the classes that its state consists of."""
+
+    def joined(self, server: Server, t: int) -> None:
+        """Write who has joined before round t, after all others."""
+
+    def note_clients(self, server: Server, t: int | None = None) -> None:
+        """Note who takes part; those who are new have joined before round t."""
+
+    def tested(self, tested: TestedRound, *, announced: bool = False) -> None:
+        """Write a tested round; where it is announced next, the disk has it first."""
+
+    def keep(self, state: Resumable) -> None:
+        """Write a checkpoint where it is time for one."""
+
+    def finish(self, summary: dict[str, Any], delivered: Delivered | None = None) -> None:
+        """Write the summary of a complete run and, where they are kept, its models."""
+
+
+class NoJournal:
+    """The journal of a run that has no folder."""
+
+    contributions = None
+    head = ""
+
+    def begin(self, *given: object) -> Past:
+        """Begin at the start."""
+        return Past()
+
+    def joined(self, server: Server, t: int) -> None:
+        """Write nothing."""
+
+    def note_clients(self, server: Server, t: int | None = None) -> None:
+        """Write nothing."""
+
+    def tested(self, tested: TestedRound, *, announced: bool = False) -> None:
+        """Write nothing."""
+
+    def keep(self, state: Resumable) -> None:
+        """Write nothing."""
+
+    def finish(self, summary: dict[str, Any], delivered: Delivered | None = None) -> None:
+        """Write nothing."""
+
+
 @contextmanager
-def opened(
-    folder: RunFolder | None, experiment: Experiment, *, keeps_rewards: bool = False
-) -> Iterator["Journal | None"]:
-    """Hold a run's folder, if it has one, until the run ends however it may."""
+def opened(folder: RunFolder | None, experiment: Experiment, *, keeps_rewards: bool = False) -> Iterator[Journal]:
+    """Hold a run's folder, if it has one, until the run ends, however it may end."""
     with ExitStack() as locks:
-        yield None if folder is None else Journal(folder, experiment, locks, keeps_rewards=keeps_rewards)
+        yield NoJournal() if folder is None else FolderJournal(folder, experiment, locks, keeps_rewards=keeps_rewards)
 
 
-class Journal:
+class FolderJournal:
     """Writes one run to its folder."""
 
     def __init__(
@@ -86,9 +144,12 @@ class Journal:
         self._folder.sync()
         return self._settled if self._checkpoints.any else self._ledger.head
 
-    def begin(self, prepared: Prepared, settings: str, facts: dict[str, Any]) -> Past:
-        """Begin the run, or see where it goes on."""
-        self._prepared, self._start = prepared, ledger_entries.of_start(prepared, settings, facts)
+    def begin(
+        self, experiment: Experiment, problem: Problem, server: Server, settings: str, facts: dict[str, Any],
+        template: Callable[[], Any],
+    ) -> Past:  # fmt: skip
+        """Begin the run, or see where it resumes."""
+        self._server, self._start = server, ledger_entries.of_start(experiment, problem, server, settings, facts)
         if self._first is not None:
             refuse_other(self._folder.path, self._first, self._start)
             # whoever was told its hash shall find it again, wherever the run goes on
@@ -98,7 +159,7 @@ class Journal:
                 return self._ended()
             found = checkpoint.latest(self._folder.path)
             if found is not None:
-                return self._go_on(found, facts)
+                return self._resume(found, facts, template)
             self._folder.begin_again(facts, ledger.line_of(self._first))
             self._ledger.go_on([self._first])
         else:
@@ -111,20 +172,19 @@ class Journal:
         self._settled = self._ledger.head
         return Past()
 
-    def _go_on(self, found: TensorFile, facts: dict[str, Any]) -> Past:
+    def _resume(self, found: TensorFile, facts: dict[str, Any], template: Callable[[], Any]) -> Past:
         """Return to a checkpoint: what came after it is cut off, to be written once more."""
         if found.facts.get("start") != self._start:
             raise RunError(
                 f"{found.path} is the checkpoint of another run: delete it, or begin anew in another folder."
             )
-        method, server = self._prepared.experiment.method, self._prepared.server
-        position = found.value((Position, method.start(server)), server.initial.device)
+        state = found.value(template(), self._server.initial.device)
         self._folder.history.cut(found.facts["history"])
         self._folder.ledger.cut(found.facts["ledger"])
         self._ledger.go_on(ledger.verified(self._folder.ledger.path))
         self._settled = self._ledger.head
-        note_resumption(self._folder.path, position.t, facts)
-        return Past(self._records(), position)
+        note_resumption(self._folder.path, state.round, facts)
+        return Past(self._records(), state)
 
     def _ended(self) -> Past:
         """Return what a run ended with."""
@@ -136,7 +196,7 @@ class Journal:
                 "none): there is nothing to go on with; 'cofair report' shows it."
             )
         audit = agreed(self._folder.path)
-        delivered = TensorFile(path).value(Delivered, self._prepared.server.initial.device)
+        delivered = TensorFile(path).value(Delivered, self._server.initial.device)
         later = [value for entry in audit.entries if "joined" in entry for value in entry["joined"]["contributions"]]
         brought = torch.tensor([*audit.entries[0]["contributions"], *later], dtype=torch.float64)
         return Past(self._records(), None, delivered, brought)
@@ -145,18 +205,17 @@ class Journal:
         path = self._folder.history.path
         return read_history(path) if path.exists() else []
 
-    def joined(self, prepared: Prepared, t: int) -> None:
+    def joined(self, server: Server, t: int) -> None:
         """Write who has joined before round t, after all others."""
-        before, self._prepared = self._prepared.server.clients, prepared
-        self._ledger.add({"round": t - 1, "joined": known_of(prepared, before)})
-        self.tell_clients(prepared, t)
+        self._ledger.add({"round": t - 1, "joined": known_of(server, self._server.clients)})
+        self.note_clients(server, t)
 
-    def tell_clients(self, prepared: Prepared, t: int | None = None) -> None:
+    def note_clients(self, server: Server, t: int | None = None) -> None:
         """Write into run.json who takes part; those who are new there have joined before round t."""
-        self._prepared = prepared
-        note_clients(self._folder.path, known_of(prepared), t)
+        self._server = server
+        note_clients(self._folder.path, known_of(server), t)
 
-    def tested(self, tested: Tested, *, announced: bool = False) -> None:
+    def tested(self, tested: TestedRound, *, announced: bool = False) -> None:
         """Write a tested round to the ledger and to the history; where it is announced next, the disk has it first.
 
         The ledger comes first, so that a history never shows what no ledger says.
@@ -170,15 +229,15 @@ class Journal:
         if announced:
             self._folder.history.sync()
 
-    def keep(self, position: Position) -> None:
+    def keep(self, state: Resumable) -> None:
         """Write a checkpoint where it is time for one."""
-        if position.t == 1 and self._checkpoints.any:
+        if state.round == 1 and self._checkpoints.any:
             shelf = Shelf()
-            tensor_file.encode(position, shelf)  # what cannot be stored is told now, not after hours
+            tensor_file.encode(state, shelf)  # what cannot be stored is told now, not after hours
             self._checkpoints.expect(sum(tensor.nbytes for tensor in shelf.tensors.values()))
-        if self._checkpoints.due(position):
+        if self._checkpoints.due(state):
             marks = {"history": self._folder.history.mark(), "ledger": self._folder.ledger.mark()}
-            self._checkpoints.write({"start": self._start, **marks}, position)
+            self._checkpoints.write({"start": self._start, **marks}, state)
             self._settled = self._ledger.head
 
     def finish(self, summary: dict[str, Any], delivered: Delivered | None = None) -> None:
@@ -186,9 +245,9 @@ class Journal:
         self._folder.sync()
         if self._keeps_rewards and delivered is not None:
             path = self._folder.path / REWARDS
-            with told(self._folder.path):
+            with explaining_write_errors(self._folder.path):
                 temporary = path.with_name(f".{REWARDS}.tmp")
-                tensor_file.write(temporary, {"round": self._prepared.server.rounds}, delivered)
+                tensor_file.write(temporary, {"round": self._server.rounds}, delivered)
                 temporary.replace(path)
                 settle(self._folder.path)
         self._folder.finish({**summary, "ledger": self._ledger.head})

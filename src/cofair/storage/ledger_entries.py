@@ -10,11 +10,13 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from cofair.runs.loop import Tested
-from cofair.runs.setup import Prepared
+from cofair.config.experiment import Experiment
+from cofair.engine.problem import Problem
+from cofair.methods import Server
+from cofair.results.record import Record
+from cofair.results.tested_round import TestedRound
 from cofair.storage import ledger
 from cofair.storage.fingerprint import fingerprint
-from cofair.storage.history import Record
 from cofair.storage.ledger import Entry
 
 # of run.json: what a report says of a run beside its clients
@@ -29,42 +31,43 @@ _AS_THEY_ARE = ("round", "fairness", "accuracies", "validation", "reputation", "
 OF_RECORD = (*_AS_THEY_ARE, "allocation", "last")  # what `of_record` says
 
 
-def known_of(prepared: Prepared, first: int = 0) -> dict[str, list[Any]]:
+def known_of(server: Server, first: int = 0) -> dict[str, list[Any]]:
     """Return names, sizes and contributions of the clients from a first one on."""
-    server = prepared.server
     return {
         "clients": list(server.names[first:]), "samples": server.sizes[first:].tolist(),
         "contributions": server.contributions[first:].tolist(),
     }  # fmt: skip
 
 
-def of_start(prepared: Prepared, experiment_toml: str, facts: Mapping[str, Any]) -> Entry:
+def of_start(
+    experiment: Experiment, problem: Problem, server: Server, experiment_toml: str, facts: Mapping[str, Any]
+) -> Entry:
     """Return what the first entry says: what the run is a run of, and who brings what."""
     return {
-        "round": 0, **fingerprint(prepared), **known_of(prepared), "settings": tomllib.loads(experiment_toml),
+        "round": 0, **fingerprint(experiment, problem, server), **known_of(server),
+        "settings": tomllib.loads(experiment_toml),
         "facts": {key: facts[key] for key in FACTS if key in facts},
     }  # fmt: skip
 
 
 def of_record(record: Record) -> Entry:
     """Return what an entry says of a line of the history: all of it but the seconds, contributions and refusals."""
-    told = {name: getattr(record, name) for name in _AS_THEY_ARE}
-    told |= {"allocation": list_digest(record.allocation), "last": record.last or None}
-    return {key: value for key, value in told.items() if value is not None}
+    entry = {name: getattr(record, name) for name in _AS_THEY_ARE}
+    entry |= {"allocation": list_digest(record.allocation), "last": record.last or None}
+    return {key: value for key, value in entry.items() if value is not None}
 
 
-def of_round(tested: Tested, *, hashes_rewards: bool, keeps_rewards: bool) -> Entry:
+def of_round(tested: TestedRound, *, hashes_rewards: bool, keeps_rewards: bool) -> Entry:
     """Return what the entry of a tested round says; models that will be kept have a hash of their own."""
-    delivered, server = tested.delivered, tested.prepared.server
-    masks = delivered.neuron_masks
+    delivered, masks = tested.delivered, tested.delivered.neuron_masks
     entry = {
         **of_record(tested.record),
         "contributions": tested.contributions.tolist(),
         "neurons": None if masks is None else masks.sum(1).tolist(),
-        "rewards": ledger.digests(delivered, server.neurons, server.clients) if hashes_rewards else None,
+        "rewards": ledger.digests(delivered, tested.neurons, len(tested.names)) if hashes_rewards else None,
         "kept": ledger.kept_digest(delivered) if keeps_rewards and tested.record.last else None,
-        "took_part": tested.tally.took_part(server.clients),
-        "refused": [[t, server.names[client], why] for t, client, why in tested.tally.refused],
+        "took_part": tested.took_part,
+        "refused": [[t, tested.names[client], why] for t, client, why in tested.refused],
     }
     return {key: value for key, value in entry.items() if value is not None}
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cofair.errors import RunError
-from cofair.storage.folder import make_folder, told
+from cofair.storage.folder import explaining_write_errors, make_folder
 
 LOCK = ".lock"
 
@@ -16,7 +16,7 @@ LOCK = ".lock"
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Make a folder if there is none, and hold it alone; a second holder is refused."""
-    with told(path):
+    with explaining_write_errors(path):
         make_folder(path)
         handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -8,9 +8,10 @@ from typing import Any
 
 import cofair
 from cofair.errors import RunError
+from cofair.results.record import PER_CLIENT, Record
 from cofair.results.result import Outcome
 from cofair.storage.folder import FORMAT
-from cofair.storage.history import PER_CLIENT, Record, read_history
+from cofair.storage.history import read_history
 
 FACTS, HISTORY, SETTINGS = "run.json", "history.jsonl", "experiment.toml"
 _LARGEST = 1e100  # what is further from zero would not survive being counted with

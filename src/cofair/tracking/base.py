@@ -11,8 +11,7 @@ from typing import Any, Literal, Protocol
 
 from cofair.config.experiment import Experiment
 from cofair.errors import UsageError, nearest
-from cofair.runs.run import Listener
-from cofair.storage.history import Record
+from cofair.results.record import Record
 
 LISTED_CLIENTS = 50  # with more clients only the numbers over all of them are logged
 FOLDER = Path("tracking")  # where runs without a folder of their own are logged
@@ -123,13 +122,3 @@ def tracked(kinds: Sequence[str], folder: Path | None, settings: Settings) -> It
         tracking.close("failed")
         raise
     tracking.close("failed")  # nothing is open where all runs came to their end
-
-
-def together(*listeners: Listener) -> Listener:
-    """Return one listener that tells several."""
-
-    def listen(method: str, seed: int, record: Record | None) -> None:
-        for listener in listeners:
-            listener(method, seed, record)
-
-    return listen

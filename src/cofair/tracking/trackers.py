@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cofair.errors import RunError, UsageError
-from cofair.storage.folder import told
+from cofair.storage.folder import explaining_write_errors
 from cofair.tracking.base import FOLDER, Ending
 
 _BATCH = 100  # what a server of MLflow takes at once
@@ -95,7 +95,7 @@ class MLflow:
             return self._opened
         uri, artifacts = self._server, None
         if uri is None:
-            with told(self._folder):
+            with explaining_write_errors(self._folder):
                 self._folder.mkdir(parents=True, exist_ok=True)
             uri, artifacts, _ = _local_store(self._folder)
         called = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "cofair"
@@ -148,7 +148,7 @@ def _package(module: str, tracker: str) -> Any:
 def _new(root: Path) -> Path:
     """Make a folder that no earlier run has, named by the time."""
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    with told(root):
+    with explaining_write_errors(root):
         for name in (now, *(f"{now}-{k}" for k in range(2, 1000))):
             if not (root / name).exists():
                 (root / name).mkdir(parents=True)

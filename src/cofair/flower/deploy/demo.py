@@ -13,10 +13,11 @@ from cofair.errors import RunError
 from cofair.flower.deploy.local_federation import LocalFederation
 from cofair.flower.deploy.processes import complaint
 from cofair.flower.traffic import FILE as TRAFFIC
+from cofair.results.record import Record
 from cofair.results.result import Result
-from cofair.runs.run import run_experiment
 from cofair.runs.setup import set_up
-from cofair.storage.history import Record, read_history
+from cofair.runs.single import run_experiment
+from cofair.storage.history import read_history
 
 STATUS_EVERY = 20.0  # seconds: asking Flower starts a process, which costs more than looking for files
 TOLERANCE = 1e-4

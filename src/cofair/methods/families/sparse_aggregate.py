@@ -10,9 +10,10 @@ from torch import Tensor
 from cofair.contributions.cosine import normalised as unit_norm
 from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
-from cofair.methods.method import Method, Server
+from cofair.methods.method import Method
 from cofair.methods.rules.reputation import normalised
 from cofair.methods.rules.sparsification import largest_entries
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

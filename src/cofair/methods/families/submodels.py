@@ -10,8 +10,9 @@ from torch import Tensor
 from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.errors import UsageError
-from cofair.methods.method import Method, Server
+from cofair.methods.method import Method
 from cofair.methods.rules.aggregation import mean_over_clients, mean_over_holders
+from cofair.methods.server import Server
 from cofair.neurons.map import NeuronMap
 from cofair.settings import setting
 

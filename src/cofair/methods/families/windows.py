@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cofair.methods.families.submodels import SubmodelMethod, Submodels, exponential_share, neurons_of
-from cofair.methods.method import Server
 from cofair.methods.rules.reputation import counted, of_the_best
+from cofair.methods.server import Server
 from cofair.settings import setting
 
 

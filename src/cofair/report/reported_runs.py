@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cofair.errors import RunError, UsageError
-from cofair.results.result import Outcome
+from cofair.results.comparison import Comparison
+from cofair.results.result import Outcome, Result
 from cofair.results.table_cells import LAST_ROUNDS
-from cofair.runs.compare import Comparison
 from cofair.storage.agreement import Audit, examined
 from cofair.storage.audit import has_ledger
 from cofair.storage.reader import outcome_of, read_facts, read_records, read_tables
@@ -28,7 +28,7 @@ _UNLABELLED = (
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """One run: a folder as it was read, or a result in memory."""
 
     folder: Path | None
@@ -77,57 +77,58 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ReportedMethod:
     """The runs of one method with one set of settings, one a seed: a row of the comparison."""
 
     label: str
-    runs: tuple[Run, ...]
+    runs: tuple[ReportedRun, ...]
 
     @property
-    def method(self) -> str:
+    def name(self) -> str:
         """Return the method's name alone."""
         return self.runs[0].outcome.method
 
     @property
     def reference(self) -> bool:
         """Tell whether this is training alone, which others are measured against and which is fair by definition."""
-        return self.method == "standalone"
+        return self.name == "standalone"
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Return the outcomes under the entry's label."""
+        """Return the outcomes under the method's label."""
         return tuple(replace(run.outcome, method=self.label) for run in self.runs)
 
 
-def read_entries(paths: Iterable[Path]) -> list[Entry]:
+def read_methods(paths: Iterable[Path]) -> list[ReportedMethod]:
     """Read run folders, or folders that hold some, into the rows of one comparison."""
     runs = {run.folder.resolve(): run for path in paths for run in _runs_in(path) if run.folder is not None}
-    return _entries(list(runs.values()))
+    return _grouped(list(runs.values()))
 
 
-def entry_of(outcome: Outcome, experiment_toml: str, facts: dict[str, Any]) -> Entry:
+def reported_method(result: Result) -> ReportedMethod:
     """Return a result in memory as a row of its own, read as its folder would be."""
-    return Entry(outcome.method, (Run(None, outcome, tomllib.loads(experiment_toml), facts),))
+    run = ReportedRun(None, result, tomllib.loads(result.experiment_toml), result.facts)
+    return ReportedMethod(result.method, (run,))
 
 
-def _entries(runs: Sequence[Run]) -> list[Entry]:
+def _grouped(runs: Sequence[ReportedRun]) -> list[ReportedMethod]:
     """Group runs by what they are called and by their clients, over which means are taken."""
-    groups: dict[tuple[str, tuple[str, ...]], list[Run]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[ReportedRun]] = {}
     for run, label in zip(runs, _labels(runs), strict=True):
         groups.setdefault((label, run.outcome.names), []).append(run)
     labels = [label for label, _ in groups]
     return [
-        Entry(label if labels.count(label) == 1 else f"{label} · {own[0].folder}", tuple(own))
+        ReportedMethod(label if labels.count(label) == 1 else f"{label} · {own[0].folder}", tuple(own))
         for (label, _), own in groups.items()
     ]
 
 
-def comparison(entries: Sequence[Entry]) -> Comparison:
-    """Return all outcomes as a comparison, whose methods are the entries' labels."""
-    return Comparison(tuple(outcome for entry in entries for outcome in entry.outcomes))
+def comparison(methods: Sequence[ReportedMethod]) -> Comparison:
+    """Return all outcomes as a comparison, whose methods are called by their labels."""
+    return Comparison(tuple(outcome for method in methods for outcome in method.outcomes))
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> ReportedRun:
     """Read one run folder, finished or interrupted."""
     facts = {"given": [], **read_facts(folder)}
     experiment = read_tables(folder)
@@ -137,10 +138,10 @@ def read_run(folder: Path) -> Run:
         raise RunError(f"{folder} has no tested round yet: the run was stopped before its first test.")
     outcome = outcome_of(str(experiment.get("method", {}).get("name", facts.get("method", "method"))), facts, records)
     travelled = traffic(folder)
-    return Run(folder, outcome, experiment, facts | ({"traffic": travelled} if travelled else {}))
+    return ReportedRun(folder, outcome, experiment, facts | ({"traffic": travelled} if travelled else {}))
 
 
-def _runs_in(path: Path) -> list[Run]:
+def _runs_in(path: Path) -> list[ReportedRun]:
     if not path.exists():
         raise UsageError(f"There is no folder {path}.")
     if not path.is_dir():
@@ -173,7 +174,7 @@ def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _labels(runs: Sequence[Run]) -> list[str]:
+def _labels(runs: Sequence[ReportedRun]) -> list[str]:
     """Name runs by their method, and by what else differs among them except the seed."""
     flat = [
         {

@@ -1,4 +1,4 @@
-"""Run folders as they are found: whole, interrupted, damaged, from another version."""
+"""ReportedRun folders as they are found: whole, interrupted, damaged, from another version."""
 
 import json
 import re
@@ -6,7 +6,7 @@ import re
 import pytest
 
 from cofair.errors import RunError, UsageError
-from cofair.report.entries import read_entries, read_run
+from cofair.report.reported_runs import read_methods, read_run
 from tests.report.folders import write_comparison, write_folder
 from tests.report.made import made_run
 
@@ -28,19 +28,19 @@ def test_a_folder_reads_back_as_it_was_written(tmp_path):
 
 
 def test_runs_of_a_comparison_are_rows_with_a_run_for_each_seed(tmp_path):
-    entries = read_entries([write_comparison(tmp_path, ["fedavg", "cgsv"], ["a", "b"], seeds=3)])
+    entries = read_methods([write_comparison(tmp_path, ["fedavg", "cgsv"], ["a", "b"], seeds=3)])
     assert sorted((entry.label, len(entry.runs)) for entry in entries) == [("cgsv", 3), ("fedavg", 3)]
 
 
 def test_a_folder_named_twice_counts_once(tmp_path):
     write_comparison(tmp_path, ["cgsv"], ["a", "b"], seeds=2)
-    (entry,) = read_entries([tmp_path, tmp_path / "cgsv-seed0"])
+    (entry,) = read_methods([tmp_path, tmp_path / "cgsv-seed0"])
     assert len(entry.runs) == 2
 
 
 def test_runs_with_other_clients_are_rows_of_their_own(tmp_path):
     folders = [write_folder(tmp_path / names, made_run(list(names))) for names in ("ab", "abc")]
-    entries = read_entries(folders)
+    entries = read_methods(folders)
     assert [len(entry.runs[0].outcome.names) for entry in entries] == [2, 3]
     assert len({entry.label for entry in entries}) == 2
 
@@ -49,7 +49,7 @@ def test_what_differs_is_in_the_label(tmp_path):
     slow, fast = made_run(["a", "b"]), made_run(["a", "b"])
     slow.experiment["training"]["lr"], fast.experiment["training"]["lr"] = 0.01, 0.5
     folders = [write_folder(tmp_path / "slow", slow), write_folder(tmp_path / "fast", fast)]
-    assert [entry.label for entry in read_entries(folders)] == ["fedsac · lr 0.01", "fedsac · lr 0.5"]
+    assert [entry.label for entry in read_methods(folders)] == ["fedsac · lr 0.01", "fedsac · lr 0.5"]
 
 
 def test_a_history_cut_in_the_middle_of_a_line_is_an_interrupted_run(tmp_path):
@@ -72,7 +72,7 @@ def test_a_folder_without_a_run_is_one_sentence(tmp_path, given):
     elif given == "empty":
         path.mkdir()
     with pytest.raises(UsageError) as error:
-        read_entries([path])
+        read_methods([path])
     assert str(path) in one_sentence(error)
 
 
@@ -112,5 +112,5 @@ def test_damage_is_one_sentence(tmp_path, damage, words):
     folder = write_folder(tmp_path / "run", made_run(["a", "b"]))
     damage(folder)
     with pytest.raises(RunError, match=re.escape(words)) as error:
-        read_entries([folder])
+        read_methods([folder])
     assert str(folder) in one_sentence(error)

@@ -1,0 +1,68 @@
+"""Several methods on the same federations: one row per method, mean and spread over seeds."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from cofair.results import notebook
+from cofair.results.result import Outcome
+
+QUANTITIES = ("fairness", "max", "mean", "min", "rate")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcomes of every method and seed."""
+
+    outcomes: tuple[Outcome, ...]
+    failures: dict[str, str] = field(default_factory=dict)  # by run: why it did not finish
+
+    @property
+    def methods(self) -> list[str]:
+        """Return the methods in the order in which they were asked for."""
+        return list(dict.fromkeys(outcome.method for outcome in self.outcomes))
+
+    def of(self, method: str) -> list[Outcome]:
+        """Return a method's outcomes, one a seed."""
+        return [outcome for outcome in self.outcomes if outcome.method == method]
+
+    def _repr_html_(self) -> str:
+        return notebook.comparison(self)
+
+    def to_frame(self, rule: str = "last") -> pd.DataFrame:
+        """Return one row a method: mean and sample standard deviation over seeds."""
+        rows = []
+        for method in self.methods:
+            own = self.of(method)
+            read = [outcome.cell(rule) for outcome in own]
+            row: dict[str, object] = {"method": method, "rule": rule, "seeds": len(own)}
+            for name in QUANTITIES:
+                values = [getattr(cell, name) for cell in read]
+                defined = [value for value in values if value is not None]
+                row[name] = float(np.mean(defined)) if defined else None
+                row[f"{name}_std"] = float(np.std(defined, ddof=1)) if len(defined) > 1 else None
+            row["tested_rounds"] = max(len(outcome.history) for outcome in own)
+            row["fairness_defined"] = sum(cell.fairness is not None for cell in read)
+            low_high = own[0].fairness_interval if len(own) == 1 and rule == "last" else None
+            row["fairness_low"], row["fairness_high"] = low_high or (None, None)
+            row["download"] = float(np.mean([outcome.download for outcome in own]))
+            row["seconds"] = float(np.mean([outcome.seconds for outcome in own]))
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def every_rule(self) -> pd.DataFrame:
+        """Return the table read by every rule that the histories allow, as `summary.csv` holds it."""
+        joint = all(record.validation is not None for outcome in self.outcomes for record in outcome.history)
+        rules = ["last", "best"] + (["joint"] if joint else [])
+        return pd.concat([self.to_frame(rule) for rule in rules], ignore_index=True)
+
+    def clients_frame(self) -> pd.DataFrame:
+        """Return one row a client, method and seed: what it brought and what it got."""
+        return pd.DataFrame(
+            [
+                {"method": outcome.method, "seed": outcome.seed, **client}
+                for outcome in self.outcomes
+                for client in outcome.summary()["clients"]
+            ]
+        )

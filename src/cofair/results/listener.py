@@ -1,0 +1,82 @@
+"""Who hears of runs while they run: progress bars, trackers, a user's own function."""
+
+from collections.abc import Callable, Sequence
+
+from cofair.config.job import Job
+from cofair.results.record import Record
+from cofair.results.result import Outcome
+
+Callback = Callable[[str, int, Record | None], None]  # method, seed, tested round (None: a run is being prepared)
+
+
+class Listener:
+    """Hears of runs; what a subclass does not override is ignored."""
+
+    def preparing(self, job: Job) -> None:
+        """Hear that a federation is being set up and contributions are being measured."""
+
+    def notes(self, job: Job, notes: Sequence[str]) -> None:
+        """Hear what a method says before the first round."""
+
+    def tested(self, job: Job, record: Record) -> None:
+        """Hear of a tested round."""
+
+    def failed(self, job: Job, reason: str) -> None:
+        """Hear that a run has failed, while others continue."""
+
+    def finished(self, job: Job, outcome: Outcome) -> None:
+        """Hear what a run measured that has come to its end."""
+
+
+class Listeners(Listener):
+    """Several listeners as one."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        """Pass on to these, in order."""
+        self._listeners = listeners
+
+    def preparing(self, job: Job) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.preparing(job)
+
+    def notes(self, job: Job, notes: Sequence[str]) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.notes(job, notes)
+
+    def tested(self, job: Job, record: Record) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.tested(job, record)
+
+    def failed(self, job: Job, reason: str) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.failed(job, reason)
+
+    def finished(self, job: Job, outcome: Outcome) -> None:
+        """Pass it on."""
+        for listener in self._listeners:
+            listener.finished(job, outcome)
+
+
+class CallbackListener(Listener):
+    """A user's function, called with the method, the seed and each tested round."""
+
+    def __init__(self, callback: Callback) -> None:
+        """Take the function."""
+        self._callback = callback
+
+    def preparing(self, job: Job) -> None:
+        """Call it with None."""
+        self._callback("contributions", job.experiment.run.seed, None)
+
+    def tested(self, job: Job, record: Record) -> None:
+        """Call it with the record."""
+        self._callback(job.experiment.method.name, job.experiment.run.seed, record)
+
+
+def as_listener(listener: Listener | Callback | None) -> Listener | None:
+    """Return a listener, whether given as one or as a function."""
+    return listener if listener is None or isinstance(listener, Listener) else CallbackListener(listener)
