@@ -143,10 +143,7 @@ def test_every_setting_is_explained_and_its_default_is_valid(name):
 
 @pytest.mark.parametrize("name", [name for name in methods.names() if methods.get(name).__module__ in OURS])
 def test_the_page_of_a_method_lists_every_setting_with_its_default(name):
-    module = (
-        "windows" if issubclass(methods.get(name), WindowMethod) else methods.get(name).__module__.rpartition(".")[2]
-    )
-    page = (PAGES / f"{module}.md").read_text()
+    page = (PAGES / f"{methods.get(name).__module__.rpartition('.')[2]}.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in page.splitlines() if line.startswith("| `")]
     for setting in describe(methods.get(name)):
         found = [(left.split(", "), right) for left, right in rows if f"`{setting.name}`" in left]
