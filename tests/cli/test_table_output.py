@@ -21,7 +21,8 @@ def outcome(method="fedavg", seed=0, clients=4, rounds=3, accuracy=0.5):
         for t in range(1, rounds + 1)
     )
     names = tuple(f"client {i}" for i in range(clients))
-    return Outcome(method, seed, names, (10,) * clients, tuple(0.3 + 0.02 * i for i in range(clients)), history)
+    brought = tuple(0.3 + 0.02 * i for i in range(clients))
+    return Outcome(method, seed, names, (10,) * clients, brought, history, contributions_are_accuracies=True)
 
 
 def experiment(rounds=3, clients=4, **tables):
@@ -112,6 +113,6 @@ def test_a_table_that_cannot_fit_runs_over_instead_of_being_cut(printed):
 
 
 def test_contributions_that_are_no_accuracies_are_not_printed_as_percent(printed):
-    own = replace(outcome(), contributions=(10.0, 20.0, 30.0, 40.0))
+    own = replace(outcome(), contributions=(10.0, 20.0, 30.0, 40.0), contributions_are_accuracies=False)
     text = printed(own, of=experiment(contribution={"measure": "size"}))
     assert [line.split()[3] for line in text.split("\n") if line.startswith(" client ")][1:] == ["10", "20", "30", "40"]
