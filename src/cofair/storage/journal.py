@@ -144,7 +144,7 @@ class FolderJournal:
     def head(self) -> str:
         """Return the hash of the ledger that participants are sent: with it they can prove later changes before it.
 
-        It is that of the last checkpoint. When a run resumes from there, real clients may answer differently than before,
+        It is that of the last checkpoint. When a run resumes there, real clients may answer differently than before,
         and what was written after it may differ: nobody shall take that for forgery. The disk has it before it is sent.
         """
         self._folder.sync()
