@@ -59,7 +59,10 @@ class Heard(Listener):
     """A listener that calls what a test gives it, and collects failures by the name of the run."""
 
     def __init__(self, tested=None):
-        self.failures, self._tested = {}, tested
+        self.failures, self.noted, self._tested = {}, {}, tested
+
+    def notes(self, job, notes):
+        self.noted[job.name] = notes
 
     def tested(self, job, record):
         if self._tested is not None:
