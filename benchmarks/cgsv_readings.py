@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from cofair.engine.phases import PERSONALISE, TRAIN, Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.cgsv import CGSV
 from cofair.methods.families.sparse_aggregate import OwnModels
@@ -32,27 +33,27 @@ class TrainedCGSV(CGSV):
 
     name: ClassVar[str] = "cgsv-trained"
 
-    def phases(self, server: Server, t: int) -> tuple[str, ...]:
+    def phases(self, server: Server, t: int) -> tuple[Phase, ...]:
         """Train once more where rewards are tested."""
-        return ("train", "personalise") if server.evaluates(t) else ("train",)
+        return (TRAIN, PERSONALISE) if server.evaluates(t) else (TRAIN,)
 
     def start(self, server: Server) -> OwnModels:
         """Everybody starts from the initial model."""
         own = super().start(server)
         return Trained(own.models, own.reputation, own.download, own.models)
 
-    def rewards(self, server: Server, state: OwnModels, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: OwnModels, t: int, phase: Phase) -> Rewards:
         """Everybody goes on from its own model, or looks where that would lead."""
-        if phase == "train":
+        if phase == TRAIN:
             return super().rewards(server, state, t, phase)
         nothing = torch.zeros_like(state.download)
         return Rewards(state.models, server.work.times(1, phase), download=nothing, keeps_memory=False)
 
     def learn(
-        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> OwnModels:
         """Judge and reward, or keep what everybody made of its model."""
-        if phase == "train":
+        if phase == TRAIN:
             return super().learn(server, state, rewards, uploads, t, phase)
         assert isinstance(state, Trained)
         return replace(state, trained=state.models + uploads.updates)

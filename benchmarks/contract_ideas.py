@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.methods.contract import Contract
 from cofair.methods.families.submodels import Submodels
@@ -54,7 +55,7 @@ class ContractIdeas(Contract):
         return server.sizes.to(server.contributions) if self.by_size else super().weights(server)
 
     def learn(
-        self, server: Server, state: Submodels, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: Submodels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> Submodels:
         """Damp the updates of parameters that few hold."""
         if self.damp:

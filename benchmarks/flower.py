@@ -14,6 +14,7 @@ import torch
 from flwr.app import Context, Message
 
 from cofair.config.experiment import Experiment
+from cofair.engine.phases import TRAIN
 from cofair.engine.protocol import ClientStates, Rewards
 from cofair.flower.client import Participant
 from cofair.flower.flower_settings import Waiting
@@ -48,11 +49,11 @@ def main() -> None:
             for k, client in enumerate(federation.names)
         ]
         state = method.start(ready.server)
-        given = [method.rewards(ready.server, state, 1, "train")]
+        given = [method.rewards(ready.server, state, 1, TRAIN)]
         for t in range(1, 12):  # rewards of a real run, so that what is sent is what would be sent
             uploads, _ = ready.engine.train(given[-1], ClientStates(), t)
-            state = method.learn(ready.server, state, given[-1], uploads, t, "train")
-            given.append(method.rewards(ready.server, state, t + 1, "train"))
+            state = method.learn(ready.server, state, given[-1], uploads, t, TRAIN)
+            given.append(method.rewards(ready.server, state, t + 1, TRAIN))
         times: dict[str, list[float]] = {"messages": [], "direct": [], "server": []}
         for number in range(41):
             t = number % len(given)

@@ -21,6 +21,7 @@ from cofair.config.experiment import Experiment
 from cofair.data.federation import Federation, Samples
 from cofair.data.scenes import power_law_sizes
 from cofair.engine.choose import arithmetic
+from cofair.engine.phases import TRAIN
 from cofair.engine.protocol import ClientStates
 from cofair.runs.run import Run, prepare
 from cofair.runs.setup import Parts
@@ -56,11 +57,11 @@ def whole_round(ready: Run, served: list[float]) -> Callable[[], object]:
 
     def go_on() -> None:
         t, state = memory["t"], memory["state"]
-        rewards = method.rewards(server, state, t, "train")
+        rewards = method.rewards(server, state, t, TRAIN)
         uploads, _ = ready.engine.train(rewards, ClientStates(), t)
         _wait(ready)
         began = time.perf_counter()
-        state = method.learn(server, state, rewards, uploads, t, "train")
+        state = method.learn(server, state, rewards, uploads, t, TRAIN)
         delivered = method.delivered(server, state)
         _wait(ready)
         served.append(time.perf_counter() - began)
@@ -82,10 +83,10 @@ def server_share(ready: Run, rounds: int) -> float:
     training, learning = [], []
     for t in range(1, rounds + 1):
         began = time.perf_counter()
-        rewards = method.rewards(server, state, t, "train")
+        rewards = method.rewards(server, state, t, TRAIN)
         uploads, _ = ready.engine.train(rewards, ClientStates(), t)
         trained = time.perf_counter()
-        state = method.learn(server, state, rewards, uploads, t, "train")
+        state = method.learn(server, state, rewards, uploads, t, TRAIN)
         _wait(ready)
         training.append(trained - began)
         learning.append(time.perf_counter() - trained)

@@ -10,10 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from cofair.engine.protocol import Delivered, Rewards, Uploads
-from cofair.methods import Method, Server, register
-from cofair.methods.rules.aggregation import mean_over_clients
-from cofair.settings import setting
+from cofair import Delivered, Method, Phase, Rewards, Server, Uploads, mean_over_clients, register, setting
 
 
 @dataclass(frozen=True)
@@ -34,11 +31,11 @@ class Ranked(Method[RankedState]):
     def start(self, server: Server) -> RankedState:
         return RankedState(server.initial)
 
-    def rewards(self, server: Server, state: RankedState, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: RankedState, t: int, phase: Phase) -> Rewards:
         return Rewards(state.parameters, server.work)
 
     def learn(
-        self, server: Server, state: RankedState, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: RankedState, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> RankedState:
         return replace(state, parameters=state.parameters + mean_over_clients(uploads))
 

@@ -71,6 +71,12 @@ def read(cls: type[T], given: Mapping[str, Any], where: str) -> T:
     })  # fmt: skip
 
 
+def typed(cls: type, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return values of some fields of any dataclass as their types, or say which is none; `where` as in `read`."""
+    hints = typing.get_type_hints(cls)
+    return {name: _checked(value, hints[name], Bounds(""), f"{where}.{name}") for name, value in given.items()}
+
+
 def checked(settings: T, where: str) -> T:
     """Return a settings object that somebody made in Python, with every value as its type, or say what is wrong."""
     kind = type(settings)
@@ -152,11 +158,9 @@ def _type_name(hint: Any) -> str:
         if typing.get_origin(option) is typing.Literal:
             parts.append(", ".join(repr(choice) for choice in typing.get_args(option)))
         elif typing.get_origin(option) is tuple:
-            parts.append(
-                {int: "a list of whole numbers", float: "a list of numbers", str: "a list of texts"}[
-                    typing.get_args(option)[0]
-                ]
-            )
+            lists = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of texts"}
+            inner = typing.get_args(option)[0]
+            parts.append(lists.get(inner) or f"a list of {_type_name(inner)}")
         else:
             parts.append(names[option])
     return " or ".join(parts)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from cofair.engine import graphs, losses
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.engine.work import Work
@@ -48,7 +49,7 @@ MODELS = {
 WORKS = (
     Work(steps=4, batch_size=8, lr=0.1),
     Work(steps=4, batch_size=8, lr=0.1, clip=1.0),
-    Work(steps=4, batch_size=8, lr=0.1, clip=0.1, phase="another"),
+    Work(steps=4, batch_size=8, lr=0.1, clip=0.1, phase=Phase("another")),
     Work(steps=None, epochs=2, batch_size=8, lr=0.1, decay=0.9, decay_every="epoch"),
     Work(steps=5, batch_size=8, lr=0.01, optimiser="adam"),
     Work(steps=None, epochs=2, batch_size=8, lr=0.01, optimiser="adam", clip=0.5, decay=0.9),

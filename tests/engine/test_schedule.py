@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cofair.data.client_table import ClientTable
+from cofair.engine.phases import PERSONALISE, TRAIN
 from cofair.engine.schedule import longest_first, orders, schedule, steps_per_client
 from cofair.engine.work import Work
 from cofair.errors import UsageError
@@ -75,7 +76,7 @@ def test_rounds_and_phases_have_batches_of_their_own():
     seen = {
         tuple(batches_of(0, [100], Work(steps=1, epochs=None, batch_size=16, phase=phase), t=t)[0])
         for t in (1, 2)
-        for phase in ("train", "personalise")
+        for phase in (TRAIN, PERSONALISE)
     }
     assert len(seen) == 4
 
@@ -113,7 +114,7 @@ def test_work_in_both_steps_and_epochs_is_refused():
 
 def test_more_training_in_a_round_starts_at_the_learning_rate_of_the_round():
     work = Work(steps=None, epochs=1, batch_size=4, lr=0.8, decay=0.5, decay_every="epoch")
-    rates = [float(step.lr) for step in schedule(table([4]), work.times(3, "personalise"), 2, torch.float64)]
+    rates = [float(step.lr) for step in schedule(table([4]), work.times(3, PERSONALISE), 2, torch.float64)]
     assert rates == [0.4, 0.2, 0.1]
 
 

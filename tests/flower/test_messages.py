@@ -1,13 +1,17 @@
 """What travels: nobody receives a parameter that it has not earned, and bytes are those of what is kept."""
 
+import json
+
 import pytest
 import torch
 from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from cofair.config.experiment import Experiment
+from cofair.engine.phases import ALONE, PERSONALISE, Phase
+from cofair.engine.work import Work
 from cofair.flower import messages, wire
-from cofair.flower.local_training import Local
+from cofair.flower.local_training import Local, read_work, work_text
 from cofair.models import build
 from tests.flower.federations import CLASSES, experiment, grid_of, served, shares
 
@@ -116,3 +120,36 @@ def test_a_message_tells_nothing_of_the_others():
         assert set(told) == {"round", "work", "model", "base", "version", "choices", "memory", "ledger", "classes"}
     assert len(set(versions)) == len(versions)
     assert all(len(version) == 16 and int(version, 16) >= 0 for version in versions)
+
+
+WORK = Work(
+    steps=None, epochs=2, clip=0.5, phase=ALONE.again_in(7), epochs_a_round=3, statistics=("batch_losses_before",),
+    looks=2,
+)  # fmt: skip
+
+
+def test_work_arrives_as_it_was_sent():
+    for work in (Work(), WORK, WORK.times(3, PERSONALISE), Work(phase=Phase("finetune", uploads=False))):
+        assert read_work(work_text(work)) == work
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"phase": "train"}, {"phase": {"name": "train"}}, {"phase": {**vars(ALONE), "more": 1}}, {"lr": "0.1"},
+        {"phase": {**vars(ALONE), "repeated_in": "7"}}, {"batch_size": 8.5}, {"statistics": ["everything"]},
+        {"optimiser": "unknown"}, {"more": 1}, {"steps": 3}, {"lr": float("nan")}, {"statistics": "loss_before"},
+    ],
+)  # fmt: skip
+def test_work_that_is_none_is_refused(change):
+    told = json.loads(work_text(WORK))
+    with pytest.raises(wire.RefusedError, match="cannot be read here, install the same versions"):
+        read_work(json.dumps(told | change))
+    with pytest.raises(wire.RefusedError, match="these are not the fields of a Work"):
+        read_work(json.dumps({name: value for name, value in told.items() if name != "lr"}))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", "[" * 100_000, '{"steps": 1}'])
+def test_text_that_is_no_work_is_refused(text):
+    with pytest.raises(wire.RefusedError, match="cannot be read here"):
+        read_work(text)

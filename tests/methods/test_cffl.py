@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from cofair.engine.phases import TRAIN
 from cofair.methods.cffl import CFFL
 from cofair.scoring.scorer import Scores
 from tests.conftest import uploads_of
@@ -27,7 +28,7 @@ def begun(make_server, method, accuracies=(0.2, 0.6), sizes=(9, 3), contribution
 
 def learned(server, method, state, updates=UPDATES, t=1, absent=()):
     uploads = uploads_of(updates, server.sizes.tolist(), absent)
-    return method.learn(server, state, method.rewards(server, state, t, "train"), uploads, t, "train")
+    return method.learn(server, state, method.rewards(server, state, t, TRAIN), uploads, t, TRAIN)
 
 
 def original(**settings):

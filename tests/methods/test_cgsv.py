@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from cofair.engine.phases import TRAIN
 from cofair.methods.cgsv import CGSV
 from tests.conftest import uploads_of
 
@@ -20,7 +21,7 @@ def first_round(make_server, method, updates=UPDATES, sizes=(9, 3), contribution
     server = make_server(contributions, sizes, line())
     state = method.start(server)
     uploads = uploads_of(updates, sizes, absent)
-    return server, state, method.learn(server, state, method.rewards(server, state, 1, "train"), uploads, 1, "train")
+    return server, state, method.learn(server, state, method.rewards(server, state, 1, TRAIN), uploads, 1, TRAIN)
 
 
 def test_the_first_round_worked_out_by_hand(make_server):
@@ -45,7 +46,7 @@ def test_reputation_is_a_moving_average_that_sums_to_one(make_server):
     server, _, after = first_round(make_server, method)
     old = replace(after, reputation=torch.tensor([0.2, 0.8], dtype=torch.float64))
     uploads = uploads_of(UPDATES, [9, 3])
-    new = method.learn(server, old, method.rewards(server, old, 2, "train"), uploads, 2, "train")
+    new = method.learn(server, old, method.rewards(server, old, 2, TRAIN), uploads, 2, TRAIN)
     u = torch.tensor([[0.6, 0.8], [1.0, 0.0]], dtype=torch.float64)
     aggregate = old.reputation @ u
     psi = u @ aggregate / aggregate.norm()
@@ -110,7 +111,7 @@ def test_an_absent_client_keeps_its_reputation_and_zero_updates_are_harmless(mak
     method = CGSV()
     server, _, after = first_round(make_server, method)
     nothing = uploads_of([[0.0] * 18, [0.0] * 18], [9, 3], absent=[1])
-    new = method.learn(server, after, method.rewards(server, after, 2, "train"), nothing, 2, "train")
+    new = method.learn(server, after, method.rewards(server, after, 2, TRAIN), nothing, 2, TRAIN)
     assert torch.isfinite(new.models).all()
     assert torch.equal(new.models, after.models)
     ratio = new.reputation / after.reputation
@@ -133,7 +134,7 @@ def test_an_absent_client_receives_what_its_reputation_earned_before(make_server
     server, _, after = first_round(make_server, method, random)
     after = replace(after, reputation=torch.tensor([0.3, 0.7], dtype=torch.float64))
     uploads = uploads_of([random[0], [0.0] * 18], [9, 3], absent=[1])
-    new = method.learn(server, after, method.rewards(server, after, 2, "train"), uploads, 2, "train")
+    new = method.learn(server, after, method.rewards(server, after, 2, TRAIN), uploads, 2, TRAIN)
     assert new.reputation[1] > new.reputation[0]
     assert new.download.tolist()[1] == 1  # the best reputation is paid all of it
     assert new.download[0] < 1

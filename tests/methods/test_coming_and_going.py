@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cofair.engine.phases import TRAIN
 from cofair.engine.protocol import ClientStates
 from cofair.methods.families.submodels import SubmodelMethod
 from tests.driving import collected
@@ -77,10 +78,10 @@ def test_fedrac_counts_only_what_was_trained():
     method, server = prepared.experiment.method, prepared.server
     state = method.start(server)
     for t in (1, 2):
-        rewards = method.rewards(server, state, t, "train")
+        rewards = method.rewards(server, state, t, TRAIN)
         limited = prepared.setup.participation.limited(rewards, t, torch.tensor([True, True, False, False]))
         uploads, _ = prepared.engine.train(limited, ClientStates(), t)
-        state = method.learn(server, state, limited, uploads, t, "train")
+        state = method.learn(server, state, limited, uploads, t, TRAIN)
     assert torch.equal(state.record, rewards.neuron_masks[:2].sum(0).double())
 
 

@@ -6,6 +6,7 @@ from torch import nn
 
 import cofair
 from cofair import metrics
+from cofair.engine.phases import TRAIN
 from cofair.errors import UsageError
 from cofair.methods.contract import Contract, sizes_of
 from cofair.methods.rules.calibration import calibrate
@@ -252,10 +253,10 @@ def test_trainings_are_counted_round_by_round_but_for_the_whole_models_of_the_fi
     state, counted = method.start(server), torch.zeros(server.neurons.count, dtype=torch.float64)
     torch.manual_seed(0)
     for t in (1, 2, 3, 4):
-        rewards = method.rewards(server, state, t, "train")
+        rewards = method.rewards(server, state, t, TRAIN)
         updates = torch.randn(3, len(server.initial)) * server.neurons.parameter_mask(rewards.neuron_masks)
         uploads = uploads_of(updates.tolist(), [12] * 3, absent=[1] if t == 3 else [])
-        state = method.learn(server, state, rewards, uploads, t, "train")
+        state = method.learn(server, state, rewards, uploads, t, TRAIN)
         if t > 1:
             counted += rewards.neuron_masks[uploads.present].sum(0)
         assert state.record.tolist() == counted.tolist()
@@ -356,6 +357,6 @@ def test_the_model_moves_as_weights_say(settings, defence, share, make_server):
     state = method.start(server)
     size = len(server.initial)
     uploads = uploads_of([[1.0] * size, [3.0] * size], [12, 12])
-    after = method.learn(server, state, method.rewards(server, state, 1, "train"), uploads, 1, "train")
+    after = method.learn(server, state, method.rewards(server, state, 1, TRAIN), uploads, 1, TRAIN)
     moved = after.parameters - state.parameters
     assert moved.tolist() == pytest.approx([share * 1 + (1 - share) * 3] * size)

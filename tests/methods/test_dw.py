@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from cofair.engine.phases import TRAIN
 from cofair.methods.dw import DW
 from tests.conftest import uploads_of
 
@@ -13,7 +14,7 @@ def learned(make_server, method, sizes, contributions=(0.2, 0.4), absent=()):
     rows[0] = torch.arange(1, 19)
     rows[list(absent)] = 0
     uploads = uploads_of(rows.tolist(), sizes, absent)
-    new = method.learn(server, state, method.rewards(server, state, 1, "train"), uploads, 1, "train")
+    new = method.learn(server, state, method.rewards(server, state, 1, TRAIN), uploads, 1, TRAIN)
     return new, new.models - state.models
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from cofair.engine.phases import TRAIN
 from cofair.engine.protocol import Uploads
 from cofair.methods.eci import ECI
 from tests.conftest import uploads_of
@@ -26,7 +27,7 @@ def learned(server, method, state, rows, t, absent=()):
     rows = rows.clone()
     rows[list(absent)] = 0
     uploads = uploads_of(rows.tolist(), SIZES, absent)
-    return method.learn(server, state, method.rewards(server, state, t, "train"), uploads, t, "train")
+    return method.learn(server, state, method.rewards(server, state, t, TRAIN), uploads, t, TRAIN)
 
 
 def by_all_orders(server, base, rows, players=(0, 1, 2)):

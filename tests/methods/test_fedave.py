@@ -7,6 +7,7 @@ from torch import nn
 
 from cofair.contributions.divergence import batch_means, closeness, divergences
 from cofair.data.federation import Samples
+from cofair.engine.phases import TRAIN
 from cofair.engine.protocol import Uploads
 from cofair.methods.fedave import FedAVE
 from cofair.scoring.scorer import Scorer, Scores
@@ -118,7 +119,7 @@ def test_models_are_scored_as_trained_and_losses_are_those_before_training(make_
     server, state, scored = begun(make_server, method, [0.5, 0.5])
     uploads = uploads_of([[0.2] * 18, [0.6] * 18], [9, 3])
     uploads.statistics["batch_losses_before"] = torch.ones(2, 2).double()
-    method.learn(server, state, method.rewards(server, state, 2, "train"), uploads, 2, "train")
+    method.learn(server, state, method.rewards(server, state, 2, TRAIN), uploads, 2, TRAIN)
     before, trained = scored
     assert torch.equal(before, state.models)
     assert torch.equal(trained, state.models + uploads.updates)
@@ -153,7 +154,7 @@ def test_clients_are_asked_for_no_more_batches_than_the_validation_set_has(make_
     scorer = Scorer(server.validation.problem, Samples(torch.randn(130, 6).double(), torch.arange(130) % 3))
     monkeypatch.setattr(type(server), "validation", scorer)
     method = FedAVE()
-    assert method.rewards(server, method.start(server), 1, "train").work.looks == 3
+    assert method.rewards(server, method.start(server), 1, TRAIN).work.looks == 3
 
 
 def test_updates_weigh_by_samples_and_without_any_divergence_by_accuracy(make_server):
@@ -173,7 +174,7 @@ def test_an_absent_client_keeps_its_reputation_and_where_losses_count_receives_n
     server, state, _ = begun(make_server, method, [0.4, 0.6])
     uploads = uploads_of([[0.2] * 18, [0.0] * 18], [9, 3], absent=[1])
     uploads.statistics["batch_losses_before"] = torch.tensor([[1.0, 2.0], [math.nan, math.nan]]).double()
-    new = method.learn(server, state, method.rewards(server, state, 2, "train"), uploads, 2, "train")
+    new = method.learn(server, state, method.rewards(server, state, 2, TRAIN), uploads, 2, TRAIN)
     mixed = [0.5 * 0.4 + 0.5 * 0.2, 0.6]
     assert new.reputation.tolist() == pytest.approx([value / sum(mixed) for value in mixed])
     assert bool((new.models[1] != state.models[1]).any()) == receives
@@ -183,14 +184,14 @@ def test_a_whole_round_runs_and_stays_finite(make_server):
     server = make_server([0.1, 0.2, 0.3], sizes=[130, 70, 5])
     method = FedAVE()
     state = method.start(server)
-    assert method.rewards(server, state, 1, "train").work.statistics == ("batch_losses_before",)
+    assert method.rewards(server, state, 1, TRAIN).work.statistics == ("batch_losses_before",)
     losses = torch.rand(3, 3, dtype=torch.float64)
     losses[1, 2:], losses[2, 1:] = torch.nan, torch.nan
     updates = torch.randn(3, server.layout.size, dtype=torch.float64) * 0.1
     for t in (1, 2, 3):
         present = torch.tensor([True, True, t != 2])
         given = Uploads(updates, present, torch.tensor([130, 70, 5]), {"batch_losses_before": losses})
-        state = method.learn(server, state, method.rewards(server, state, t, "train"), given, t, "train")
+        state = method.learn(server, state, method.rewards(server, state, t, TRAIN), given, t, TRAIN)
         assert torch.isfinite(state.models).all()
         assert float(state.reputation.sum()) == pytest.approx(1)
     assert float(state.download.max()) > 0

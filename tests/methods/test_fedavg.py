@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import cofair
+from cofair.engine.phases import PERSONALISE, TRAIN
 from cofair.methods.fedavg import FedAvg
 
 TARGETS = {"a": [0.0], "b": [4.0], "c": [8.0, 8.0, 8.0]}
@@ -62,10 +63,10 @@ def test_personal_models_are_made_only_when_they_are_looked_at_or_carried_over()
             return t in self.tested
 
     server = Server({2})
-    assert FedAvg().phases(server, 1) == ("train",)
-    assert FedAvg().phases(server, 2) == ("train", "personalise")
-    assert FedAvg(personalise_units=0).phases(server, 2) == ("train",)
-    assert FedAvg(carry_over=True).phases(server, 1) == ("train", "personalise")
+    assert FedAvg().phases(server, 1) == (TRAIN,)
+    assert FedAvg().phases(server, 2) == (TRAIN, PERSONALISE)
+    assert FedAvg(personalise_units=0).phases(server, 2) == (TRAIN,)
+    assert FedAvg(carry_over=True).phases(server, 1) == (TRAIN, PERSONALISE)
 
 
 def test_what_is_downloaded_is_one_model_a_round_in_every_variant():

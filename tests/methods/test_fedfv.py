@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from cofair.engine.phases import TRAIN
 from cofair.engine.protocol import Uploads
 from cofair.methods.fedfv import FedFV
 
@@ -20,7 +21,7 @@ def learned(make_server, method, gradients, losses, absent=(), state=None, t=1):
     rows[~present] = 0
     losses = torch.tensor(losses, dtype=torch.float64).masked_fill(~present, torch.nan)
     uploads = Uploads(rows, present, server.sizes, {"loss_before": losses})
-    new = method.learn(server, state, method.rewards(server, state, t, "train"), uploads, t, "train")
+    new = method.learn(server, state, method.rewards(server, state, t, TRAIN), uploads, t, TRAIN)
     return new, (state.parameters - new.parameters)[: max(map(len, gradients))].tolist()
 
 

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from cofair.engine.phases import TRAIN
 from cofair.engine.protocol import Uploads
 from cofair.errors import UsageError
 from cofair.methods.fedrac import FedRAC
@@ -129,9 +130,9 @@ def played(server, method, rounds):
     state, handed = method.start(server), []
     silence = Uploads(torch.zeros(3, server.layout.size).double(), torch.ones(3, dtype=torch.bool), server.sizes)
     for t in range(1, rounds + 1):
-        rewards = method.rewards(server, state, t, "train")
+        rewards = method.rewards(server, state, t, TRAIN)
         handed.append(rewards.neuron_masks.int().tolist())
-        state = method.learn(server, state, rewards, silence, t, "train")
+        state = method.learn(server, state, rewards, silence, t, TRAIN)
     return state, handed
 
 

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from cofair.engine.phases import TRAIN
 from cofair.errors import UsageError
 from cofair.methods.fedsac import FedSAC
 from cofair.models import build
@@ -61,7 +62,7 @@ def test_importance_is_that_of_the_new_model(make_server, monkeypatch):
     server, method = make_server([0.1, 0.9], module=mlp()), FedSAC()
     state = method.start(server)
     uploads = uploads_of(torch.ones(2, server.layout.size).tolist(), [12, 12])
-    after = method.learn(server, state, method.rewards(server, state, 1, "train"), uploads, 1, "train")
+    after = method.learn(server, state, method.rewards(server, state, 1, TRAIN), uploads, 1, TRAIN)
     assert torch.equal(measured[0], after.parameters)
     assert torch.equal(after.parameters, server.initial + 1)
     # what is tested are still the masks of round 1: everything
@@ -114,18 +115,18 @@ def test_without_allocation_the_order_is_random_and_shares_are_equal(make_server
 def test_parameters_are_averaged_over_holders_and_the_new_model_is_delivered_under_the_old_masks(make_server):
     server, method = make_server([0.1, 0.9], module=mlp()), FedSAC(beta=1.0)
     state = replace(method.start(server), granted=torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1]]).bool())
-    rewards = method.rewards(server, state, 2, "train")
+    rewards = method.rewards(server, state, 2, TRAIN)
     assert rewards.download is None
     keep = server.neurons.parameter_mask(state.granted)
     updates = torch.where(keep, 1.0, 0.0).double()
     updates[1] *= 3
     uploads = uploads_of(updates.tolist(), [12, 12])
-    after = method.learn(server, state, rewards, uploads, 5, "train")
+    after = method.learn(server, state, rewards, uploads, 5, TRAIN)
     shared = keep.all(0)
     change = after.parameters - state.parameters
     assert torch.allclose(change[shared], torch.tensor(2.0).double())
     assert torch.allclose(change[~shared], torch.tensor(3.0).double())
-    plain = replace(method, without_aggregation=True).learn(server, state, rewards, uploads, 5, "train")
+    plain = replace(method, without_aggregation=True).learn(server, state, rewards, uploads, 5, TRAIN)
     assert torch.allclose((plain.parameters - state.parameters)[~shared], torch.tensor(1.5).double())
     delivered = method.delivered(server, after)
     assert torch.equal(delivered.parameters, after.parameters)
@@ -138,8 +139,8 @@ def test_a_holder_counts_whether_its_update_is_zero_or_not_unless_the_descendant
     updates[0, 0] = 0.0  # held by both, but the first client had no gradient for it
     for method, change in ((FedSAC(), 1.5), (FedSAC(count="nonzero"), 3.0)):
         state = method.start(server)
-        rewards = method.rewards(server, state, 5, "train")
-        after = method.learn(server, state, rewards, uploads_of(updates.tolist(), [12, 12]), 5, "train")
+        rewards = method.rewards(server, state, 5, TRAIN)
+        after = method.learn(server, state, rewards, uploads_of(updates.tolist(), [12, 12]), 5, TRAIN)
         assert float((after.parameters - state.parameters)[0]) == pytest.approx(change)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from cofair.engine.phases import TRAIN
 from cofair.methods.iafl import IAFL
 from tests.conftest import uploads_of
 
@@ -18,8 +19,8 @@ def learned(server, method, state, firsts, t=1, absent=()):
     rows = torch.zeros(len(firsts), 18)
     rows[:, 0] = torch.tensor(firsts)
     uploads = uploads_of(rows.tolist(), server.sizes.tolist(), absent)
-    rewards = method.rewards(server, state, t, "train")
-    new = method.learn(server, state, rewards, uploads, t, "train")
+    rewards = method.rewards(server, state, t, TRAIN)
+    new = method.learn(server, state, rewards, uploads, t, TRAIN)
     return new, (new.models - rewards.parameters)[:, 0].tolist()
 
 
@@ -84,7 +85,7 @@ def test_with_probability_q_a_model_is_the_reference_model_again(make_server):
         assert 0 in apart
         hits = []
         for t in range(2, 202):
-            given = IAFL(q=q).rewards(server, state, t, "train")
+            given = IAFL(q=q).rewards(server, state, t, TRAIN)
             reset = [torch.equal(given.parameters[i], state.reference) for i in apart]
             assert all(
                 torch.equal(given.parameters[i], state.models[i]) for i, r in zip(apart, reset, strict=True) if not r
@@ -98,7 +99,7 @@ def test_a_reset_model_goes_on_from_the_reference_model(make_server):
     state, _ = learned(server, IAFL(), state, [1.0, 2.0, 6.0])
     assert not torch.equal(state.models[0], state.reference)
     none = replace(state, download=torch.zeros_like(state.download))
-    assert IAFL(q=1.0).rewards(server, none, 2, "train").download.tolist() == [1, 1, 1]  # a whole model travels
+    assert IAFL(q=1.0).rewards(server, none, 2, TRAIN).download.tolist() == [1, 1, 1]  # a whole model travels
     new, _ = learned(server, IAFL(q=1.0), state, [0.0, 0.0, 0.0], t=2)
     assert torch.equal(new.models, state.reference.expand(3, -1))
 

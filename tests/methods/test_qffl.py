@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import cofair
+from cofair.engine.phases import PERSONALISE, TRAIN
 from cofair.engine.protocol import Uploads
 from cofair.methods.fedavg import FedAvg
 from cofair.methods.qffl import QFFL
@@ -51,7 +52,7 @@ def learned(make_server, method, updates, losses, absent=()):
     present = torch.ones(len(updates), dtype=torch.bool)
     present[list(absent)] = False
     uploads = Uploads(rows, present, server.sizes, {"loss_before": torch.tensor(losses)})
-    new = method.learn(server, state, method.rewards(server, state, 1, "train"), uploads, 1, "train")
+    new = method.learn(server, state, method.rewards(server, state, 1, TRAIN), uploads, 1, TRAIN)
     return float(new.parameters[0] - state.parameters[0])
 
 
@@ -71,8 +72,8 @@ def test_losses_of_zero_below_zero_or_of_any_size_give_a_finite_step(make_server
 def test_what_is_asked_of_clients(make_server):
     server = make_server([0.1, 0.2])
     state = QFFL().start(server)
-    assert QFFL().rewards(server, state, 1, "train").work.statistics == ("loss_before",)
-    assert QFFL().rewards(server, state, 1, "personalise").work.statistics == ()
+    assert QFFL().rewards(server, state, 1, TRAIN).work.statistics == ("loss_before",)
+    assert QFFL().rewards(server, state, 1, PERSONALISE).work.statistics == ()
 
 
 def test_a_worse_off_client_pulls_harder_than_in_fedavg():

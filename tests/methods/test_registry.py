@@ -7,6 +7,7 @@ from torch import nn
 
 import cofair
 from cofair import methods
+from cofair.engine.phases import TRAIN
 from cofair.errors import UsageError
 from cofair.methods import registry
 from tests.conftest import uploads_of
@@ -41,7 +42,7 @@ def test_the_example_dilutes_by_rank_and_equal_contributions_alike(make_server, 
     server = make_server(contributions, module=nn.Linear(6, 3, bias=False))
     state = method.start(server)
     uploads = uploads_of([[2.0] * 18] * len(shares), [12] * len(shares))
-    state = method.learn(server, state, method.rewards(server, state, 1, "train"), uploads, 1, "train")
+    state = method.learn(server, state, method.rewards(server, state, 1, TRAIN), uploads, 1, TRAIN)
     gained = method.delivered(server, state).parameters - server.initial
     assert torch.allclose(gained, 2 * torch.tensor(shares, dtype=torch.float64)[:, None].expand(-1, 18))
 

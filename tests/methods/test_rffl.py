@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from cofair.engine.phases import TRAIN
 from cofair.methods.rffl import RFFL
 from tests.conftest import uploads_of
 
@@ -21,7 +22,7 @@ def begun(make_server, method, count=2, sizes=(9, 3), contributions=(0.2, 0.4), 
 
 def learned(server, method, state, updates, t, absent=()):
     uploads = uploads_of(updates, server.sizes.tolist(), absent)
-    return method.learn(server, state, method.rewards(server, state, t, "train"), uploads, t, "train")
+    return method.learn(server, state, method.rewards(server, state, t, TRAIN), uploads, t, TRAIN)
 
 
 def test_the_first_round_worked_out_by_hand(make_server):

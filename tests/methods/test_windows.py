@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from cofair.engine.phases import TRAIN
 from cofair.engine.protocol import Uploads
 from cofair.errors import UsageError
 from cofair.methods.families.submodels import Submodels
@@ -68,7 +69,7 @@ def test_fedrolex_trains_every_unit_equally_often_in_time(make_server):
 def test_fjord_draws_from_the_widths_below_ones_own_and_ones_own(make_server):
     method = FjORD(share="linear", widths=4)
     server, state = begun(make_server, method, (0.06, 0.36, 0.6, 0.3))
-    given = method.rewards(server, state, 1, "train")
+    given = method.rewards(server, state, 1, TRAIN)
     # p = 0.1: only its own; 0.6: also 1/4 and 1/2; 1: also 1/4, 1/2, 3/4; 0.5: also 1/4, and 1/2 is its own
     assert given.step_choices.tolist() == [1, 3, 4, 2]
     widths = given.step_masks[:, :, :10].sum(2).tolist()
@@ -82,39 +83,39 @@ def test_fjord_draws_from_the_widths_below_ones_own_and_ones_own(make_server):
 def test_widths_are_exact_parts_of_a_layer(make_server):
     """3/5 of ten units are six, not the seven that 0.6 in single precision would round up to."""
     server, state = begun(make_server, FjORD())
-    masks = FjORD().rewards(server, state, 1, "train").step_masks[1]
+    masks = FjORD().rewards(server, state, 1, TRAIN).step_masks[1]
     assert masks[:, :10].sum(1).tolist() == [2, 4, 6, 8, 10]
 
 
 def test_a_parameter_is_averaged_over_its_holders(make_server):
     method = HeteroFL(share="linear")
     server, state = begun(make_server, method)
-    rewards = method.rewards(server, state, 1, "train")
+    rewards = method.rewards(server, state, 1, TRAIN)
     holds = server.neurons.parameter_mask(state.granted)
     rows = holds * torch.tensor([[1.0], [3.0]], dtype=torch.float64)
     rows[0, 0] = 0.0  # held by both, but the first client had no gradient for it
     assert holds[:, 0].all()
     uploads = Uploads(rows, torch.ones(2, dtype=torch.bool), server.sizes)
-    moved = method.learn(server, state, rewards, uploads, 1, "train").parameters - state.parameters
+    moved = method.learn(server, state, rewards, uploads, 1, TRAIN).parameters - state.parameters
     shared = holds.all(0)
     shared[0] = False
     assert moved[0].item() == pytest.approx(1.5)  # 3 / 2: it holds the parameter and counts
     assert moved[shared].tolist() == pytest.approx([2.0] * int(shared.sum()))
     assert moved[~holds[0]].tolist() == pytest.approx([3.0] * int((~holds[0]).sum()))
-    other = HeteroFL(share="linear", count="nonzero").learn(server, state, rewards, uploads, 1, "train")
+    other = HeteroFL(share="linear", count="nonzero").learn(server, state, rewards, uploads, 1, TRAIN)
     assert (other.parameters - state.parameters)[0].item() == pytest.approx(3.0)
     # an absent holder does not count
     alone = Uploads(rows * torch.tensor([[0.0], [1.0]]), torch.tensor([False, True]), server.sizes)
-    moved = method.learn(server, state, rewards, alone, 1, "train").parameters - state.parameters
+    moved = method.learn(server, state, rewards, alone, 1, TRAIN).parameters - state.parameters
     assert moved.tolist() == pytest.approx([3.0] * len(moved))
 
 
 def test_what_is_delivered_is_the_new_model_under_the_windows_of_its_round(make_server):
     method = FedRolex(share="linear")
     server, state = begun(make_server, method)
-    rewards = method.rewards(server, state, 1, "train")
+    rewards = method.rewards(server, state, 1, TRAIN)
     nothing = Uploads(torch.zeros(2, len(server.initial)).double(), torch.ones(2, dtype=torch.bool), server.sizes)
-    state = method.learn(server, state, rewards, nothing, 1, "train")
+    state = method.learn(server, state, rewards, nothing, 1, TRAIN)
     assert torch.equal(method.delivered(server, state).neuron_masks, rewards.neuron_masks)
     assert units(state.granted[0]) == ([1, 2, 3, 4, 5], [1, 2])
 

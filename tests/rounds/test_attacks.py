@@ -6,9 +6,10 @@ import torch
 from cofair.config.experiment import Experiment
 from cofair.data.attackers import attackers, with_flipped_labels, with_identities
 from cofair.engine.loop_engine import LoopEngine
+from cofair.engine.phases import ALONE
 from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.vectorised import VectorisedEngine
-from cofair.engine.work import ALONE, Work
+from cofair.engine.work import Work
 from cofair.errors import UsageError
 from cofair.rounds.attacks import Attack, AttackSettings
 from tests.conftest import small_federation
@@ -111,8 +112,8 @@ def test_training_alone_is_attacked_from_the_first_round_on_only(make_problem):
     for start, phase, silent in [
         (1, ALONE, True),
         (5, ALONE, False),
-        (5, f"{ALONE} 5", True),
-        (5, f"{ALONE} 4", False),
+        (5, ALONE.again_in(5), True),
+        (5, ALONE.again_in(4), False),
     ]:
         attack = Attack(AttackSettings("nothing", from_round=start), problem, [1])
         work = Work(steps=None, epochs=1, phase=phase)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cofair.config.experiment import Experiment
+from cofair.engine.phases import PERSONALISE
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.engine.work import Work
 from cofair.errors import UsageError
@@ -58,7 +59,7 @@ def test_rewards_are_limited_in_one_place():
     one = torch.arange(40) == int(some.answering(1).nonzero()[0])
     assert torch.equal(some.limited(Rewards(torch.zeros(3), Work(), participants=one), 1).participants, one)
     assert not bool(some.limited(rewards, 1, members=~some.answering(1)).participants.any())
-    personal = Rewards(torch.zeros(3), Work(phase="personalise"))
+    personal = Rewards(torch.zeros(3), Work(phase=PERSONALISE))
     assert some.limited(personal, 1) is personal
 
 

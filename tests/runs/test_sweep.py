@@ -70,7 +70,7 @@ def test_who_asks_for_losses_trains_with_the_others(tmp_path, monkeypatch):
     train = VectorisedEngine.train
 
     def counted(engine, rewards, states, t):
-        trained.append((rewards.work.phase, t, len(engine.problem.federation)))
+        trained.append((rewards.work.phase.address, t, len(engine.problem.federation)))
         return train(engine, rewards, states, t)
 
     monkeypatch.setattr(VectorisedEngine, "train", counted)

@@ -40,7 +40,7 @@ class LoopEngine:
             try:
                 if rewards.work.statistics:
                     self._look(i, rewards, losses[i], t)
-                with self.problem.own_randomness(t, rewards.work.phase, federation.names[i]):
+                with self.problem.own_randomness(t, rewards.work.phase.address, federation.names[i]):
                     updates[i] = self._train_client(i, rewards, memory, t)
             except CofairError:
                 raise

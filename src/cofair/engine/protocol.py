@@ -1,10 +1,11 @@
 """What travels between the server and the clients in a round."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from cofair.engine.phases import Phase
 from cofair.engine.work import Work
 
 
@@ -28,6 +29,10 @@ class Rewards:
     participants: Tensor | None = None
     download: Tensor | None = None
     keeps_memory: bool = True
+
+    def during(self, phase: Phase) -> "Rewards":
+        """Return these rewards as those of a phase, which their work may not name."""
+        return self if self.work.phase == phase else replace(self, work=replace(self.work, phase=phase))
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def schedule(table: ClientTable, work: Work, t: int, dtype: torch.dtype) -> Iter
         return
     epochs_a_step = float((per_epoch.clamp(min=1).double() ** -1).sum())
     block = max(1, int(_BLOCK_ENTRIES / (epochs_a_step * int(sizes.max()) + len(sizes) * work.batch_size)))
-    phase_keys = randomness.fold(randomness.fold(table.keys, t), randomness.address("phase", work.phase))
+    phase_keys = randomness.fold(randomness.fold(table.keys, t), randomness.address("phase", work.phase.address))
     active_at = torch.searchsorted(-steps, -torch.arange(int(steps[0])))  # how many have more than s steps
     for first in range(0, int(steps[0]), block):
         last = min(first + block, int(steps[0]))

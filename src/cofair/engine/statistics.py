@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from cofair.data.client_table import ClientTable
+from cofair.engine.phases import Phase
 from cofair.engine.schedule import Step, batches_per_epoch, schedule
 from cofair.engine.work import Work
 
 # FedAVE looks at shuffled batches of 64, whatever the batch size of training
-LOOK = Work(steps=None, epochs=1, batch_size=64, phase="look")
+LOOK = Work(steps=None, epochs=1, batch_size=64, phase=Phase("look"))
 
 
 def from_batch_losses(asked: Iterable[str], losses: Tensor, sizes: Tensor) -> dict[str, Tensor]:

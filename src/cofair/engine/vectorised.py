@@ -64,7 +64,7 @@ class VectorisedEngine:
             if self.stack is not None and work.optimiser == "sgd":
                 self._train_stack(rows, masks, steps, work, drawn)
             else:
-                with self.problem.own_randomness(t, work.phase):
+                with self.problem.own_randomness(t, work.phase.address):
                     states = self._train_any(rows, masks, steps, work, states, order, drawn)
         updates = torch.sub(rows, start, out=layout.new_rows(len(rows), rows.device) if self.graphs.usable else rows)
         return Uploads(self._in_place_order(updates, order), present, federation.sizes, statistics), states

@@ -3,10 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from cofair.engine.phases import TRAIN, Phase
 from cofair.errors import UsageError
-
-ALONE = "alone"  # the phase in which clients train by themselves; "alone 50" is its repetition in round 50
-STAYS = ("personalise",)  # phases whose results stay with the clients: nothing of them is an upload
 
 
 @dataclass(frozen=True)
@@ -27,12 +25,14 @@ class Work:
     clip: float | None = None
     optimiser: Literal["sgd", "adam"] = "sgd"
     drop_last: bool = False
-    phase: str = "train"
+    phase: Phase = TRAIN
     epochs_a_round: int | None = None  # of the main training, by which the learning rate falls; its epochs if not set
     statistics: tuple[Literal["loss_before", "batch_losses_before"], ...] = ()  # asked of clients beside updates
     looks: int | None = None  # batches of a client's data, at most, that statistics are of; all of them if not set
 
     def __post_init__(self) -> None:
+        if not isinstance(self.phase, Phase):
+            raise UsageError(f"A phase is a Phase, such as Phase('finetune', uploads=False), and not {self.phase!r}.")
         if (self.steps is None) == (self.epochs is None):
             raise UsageError("Local training needs either steps or epochs, not both and not neither.")
         if self.decay_every == "epoch" and self.epochs is None:
@@ -49,14 +49,9 @@ class Work:
 
     def again_in(self, t: int) -> "Work":
         """Return this training alone as it is asked for once more in round t: the same, in another order of samples."""
-        return replace(self, phase=f"{ALONE} {t}")
+        return replace(self, phase=self.phase.again_in(t))
 
-    def asked_in(self, t: int) -> int:
-        """Return the round in which this work is asked for; a training alone has the learning rate of round 1."""
-        _, _, round_asked = self.phase.partition(f"{ALONE} ")
-        return int(round_asked) if round_asked else t
-
-    def times(self, units: int, phase: str) -> "Work":
+    def times(self, units: int, phase: Phase) -> "Work":
         """Return this work done `units` times over, as a phase of its own."""
         return replace(
             self,

@@ -112,7 +112,14 @@ class Participant:
             context, asked["version"], row, update, states if asked["memory"] == "keep" else remembered
         )
         return messages.content(
-            {"status": "ok", "round": t, "phase": work.phase, "model": local.model, "version": asked["version"]}, arrays
+            {
+                "status": "ok",
+                "round": t,
+                "phase": work.phase.address,
+                "model": local.model,
+                "version": asked["version"],
+            },
+            arrays,
         )
 
     def _local(self, context: Context, data: Arrays | None, classes: int | None) -> Local:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from cofair.engine.problem import Problem
 from cofair.engine.protocol import ClientStates, Rewards, Uploads
-from cofair.engine.work import ALONE
 from cofair.errors import RunError
 from cofair.flower import messages, wire
 from cofair.flower.flower_settings import Waiting
@@ -82,7 +81,7 @@ class GridEngine:
         """Hand out the rewards and return what came back by the deadline; optimisers' memory stays with the clients."""
         self.problem.check_masks(rewards)
         wanted = self.problem.federation.present(rewards.participants).nonzero().flatten().tolist()
-        alone, (last, missed) = rewards.work.phase.startswith(ALONE), self._missed
+        alone, (last, missed) = rewards.work.phase.alone, self._missed
         # who let one training of a round pass its deadline does not hold up the round's next one as well
         asked = [i for i in wanted if alone or t != last or i not in missed]
         until = None if alone else self._until(t)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -12,11 +12,14 @@ from torch import Tensor
 from cofair.config.experiment import Experiment
 from cofair.data.federation import Arrays, Federation
 from cofair.engine.losses import Loss
+from cofair.engine.phases import Phase
 from cofair.engine.problem import Engine, Problem
 from cofair.engine.protocol import ClientStates, Rewards, Uploads
-from cofair.engine.work import ALONE, Work
+from cofair.engine.work import Work
+from cofair.errors import UsageError
 from cofair.flower.wire import RefusedError
 from cofair.runs.setup import Model, Parts, set_up
+from cofair.settings import typed
 
 
 @dataclass(frozen=True)
@@ -71,17 +74,29 @@ def fingerprint(problem: Problem) -> str:
 
 def memory_of(rewards: Rewards) -> str:
     """Return what a training does with the memory of the client's optimiser: keep, read or none."""
-    if rewards.work.phase.startswith(ALONE):  # a training alone begins anew and leaves no trace
+    if rewards.work.phase.alone:  # it starts without memory and leaves no trace
         return "none"
     return "keep" if rewards.keeps_memory else "read"
 
 
 def work_text(work: Work) -> str:
     """Return work as JSON, as it travels."""
-    return json.dumps(vars(work))
+    return json.dumps(asdict(work))
 
 
 def read_work(text: str) -> Work:
-    """Return the work that travelled."""
-    values: dict[str, Any] = json.loads(text)
-    return Work(**{**values, "statistics": tuple(values["statistics"])})
+    """Return the work that travelled; every field must be there, as its type, and no other."""
+    try:
+        values = _fields(json.loads(text), Work)
+        phase = Phase(**typed(Phase, _fields(values.pop("phase"), Phase), "phase"))
+        return Work(**typed(Work, values, "work"), phase=phase)
+    except (ValueError, RecursionError, UsageError) as error:
+        reason = str(error).rstrip(".")
+        raise RefusedError(f"the work asked for cannot be read here, install the same versions: {reason}") from None
+
+
+def _fields(values: Any, kind: type) -> dict[str, Any]:
+    """Return values by name, which must be those of all fields of a dataclass."""
+    if not isinstance(values, dict) or values.keys() != {field.name for field in fields(kind)}:
+        raise ValueError(f"these are not the fields of a {kind.__name__}")
+    return dict(values)

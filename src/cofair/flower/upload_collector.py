@@ -75,7 +75,7 @@ class Gathering:
         status = told.get("status")
         if status != "ok":
             raise RefusedError(printable(told.get("reason", "its training failed; its own log says why")))
-        expected: dict[str, Any] = {"round": self.t, "phase": self._work.phase, "version": version}
+        expected: dict[str, Any] = {"round": self.t, "phase": self._work.phase.address, "version": version}
         for name, value in expected.items():
             if told.get(name) != value:
                 raise RefusedError(f"it is stale: its {name} is {str(told.get(name))[:40]!r} and not {value!r}")

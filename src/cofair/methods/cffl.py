@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cofair.contributions.cosine import normalised as unit_norm
 from cofair.contributions.diversity import classes_held
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.families.sparse_aggregate import by_size, from_contributions
 from cofair.methods.method import Method
@@ -76,12 +77,12 @@ class CFFL(Method[CFFLState]):
         nothing = torch.zeros(server.clients, dtype=torch.float64, device=models.device)
         return CFFLState(server.initial, models, nothing, torch.ones_like(nothing, dtype=torch.bool), nothing)
 
-    def rewards(self, server: Server, state: CFFLState, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: CFFLState, t: int, phase: Phase) -> Rewards:
         """Everybody goes on from its own model; what travelled is the last part of the aggregate."""
         return Rewards(state.models, server.work, download=state.download)
 
     def learn(
-        self, server: Server, state: CFFLState, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: CFFLState, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> CFFLState:
         """Judge the uploads, join those of R, and give each member its part of what the others made."""
         trained = state.models + uploads.updates

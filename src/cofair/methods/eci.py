@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cofair.contributions import index
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.methods.families.sparse_aggregate import OwnModels, SparsifiedMethod, from_contributions
 from cofair.methods.registry import register
@@ -55,7 +56,7 @@ class ECI(SparsifiedMethod):
         return Indexed(own.models, torch.zeros_like(server.contributions), own.download, server.initial)
 
     def learn(
-        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> Indexed:
         """Reward as all methods that sparsify; the server's model moves by the whole aggregate."""
         assert isinstance(state, Indexed)

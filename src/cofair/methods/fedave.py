@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cofair.contributions.divergence import batch_means, closeness, divergences
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.engine.statistics import LOOK
 from cofair.methods.families.sparse_aggregate import OwnModels, SparsifiedMethod, by_size, from_contributions
@@ -39,7 +40,7 @@ class FedAVE(SparsifiedMethod):
         "uploads", "judge by the uploads (the paper), or by the true contributions (as FedSAC and FedRAC compare)"
     )
 
-    def rewards(self, server: Server, state: OwnModels, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: OwnModels, t: int, phase: Phase) -> Rewards:
         """Ask for the losses of each batch before training, too."""
         handed = super().rewards(server, state, t, phase)
         if self.divergence_in == "neither":

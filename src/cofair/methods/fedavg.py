@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from cofair.engine.phases import PERSONALISE, TRAIN, Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method
 from cofair.methods.registry import register
@@ -43,19 +44,19 @@ class FedAvg(Method[FedAvgState]):
     carry_over: bool = setting(False, "the next round starts from the personal models, as the papers' code does")
     weights: Literal["uniform", "size"] = setting("uniform", "how clients count in the average: equally, or by samples")
 
-    def phases(self, server: Server, t: int) -> tuple[str, ...]:
+    def phases(self, server: Server, t: int) -> tuple[Phase, ...]:
         """Personalise when the result is carried over, or when it is looked at."""
         personal = self.personalise_units > 0 and (self.carry_over or server.evaluates(t))
-        return ("train", "personalise") if personal else ("train",)
+        return (TRAIN, PERSONALISE) if personal else (TRAIN,)
 
     def start(self, server: Server) -> FedAvgState:
         """Start from the initial model."""
         return FedAvgState(server.initial)
 
-    def rewards(self, server: Server, state: FedAvgState, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: FedAvgState, t: int, phase: Phase) -> Rewards:
         """Hand the average to everybody, or let everybody go on from its personal model."""
         nothing = torch.zeros(server.clients)
-        if phase == "personalise":
+        if phase == PERSONALISE:
             work = server.work.times(self.personalise_units, phase)
             # without carry-over the next round starts from this same average, which travels only once
             kept = self.carry_over  # what is only looked at must leave no trace in the clients' optimisers
@@ -65,10 +66,10 @@ class FedAvg(Method[FedAvgState]):
         return Rewards(state.parameters, server.work)
 
     def learn(
-        self, server: Server, state: FedAvgState, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: FedAvgState, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> FedAvgState:
         """Average the trained models, or keep them as personal ones."""
-        if phase == "personalise":
+        if phase == PERSONALISE:
             return replace(state, personal=rewards.parameters + uploads.updates)
         if not bool(uploads.present.any()):
             return state

@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method
 from cofair.methods.registry import register
@@ -49,12 +50,12 @@ class FedFV(Method[FedFVState]):
         gradients = torch.zeros_like(server.initial).repeat(server.clients, 1)
         return FedFVState(server.initial, gradients, torch.zeros_like(server.sizes))
 
-    def rewards(self, server: Server, state: FedFVState, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: FedFVState, t: int, phase: Phase) -> Rewards:
         """Hand the model to everybody, and ask for its loss before training."""
         return Rewards(state.parameters, replace(server.work, statistics=("loss_before",)))
 
     def learn(
-        self, server: Server, state: FedFVState, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: FedFVState, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> FedFVState:
         """Step along the mean gradient, bent and then rescaled (Algorithm 1)."""
         present = uploads.present

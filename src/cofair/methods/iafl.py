@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method
 from cofair.methods.registry import register
@@ -52,7 +53,7 @@ class IAFL(Method[IAFLState]):
         gamma = self.shares(server)
         return IAFLState(server.initial.repeat(server.clients, 1), server.initial, gamma, torch.zeros_like(gamma))
 
-    def rewards(self, server: Server, state: IAFLState, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: IAFLState, t: int, phase: Phase) -> Rewards:
         """Reset some models to the reference model, with probability q each."""
         drawn = torch.rand(server.clients, generator=server.random(t, "reset"), dtype=torch.float64)
         reset = (drawn[server.places()] < self.q).to(state.models.device)
@@ -60,7 +61,7 @@ class IAFL(Method[IAFLState]):
         return Rewards(models, server.work, download=torch.where(reset, 1, state.download))
 
     def learn(
-        self, server: Server, state: IAFLState, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: IAFLState, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> IAFLState:
         """Add to each model the plain mean of the updates drawn for its client; the local update is part of it."""
         gamma = self.shares(server)  # contributions may be measured anew, and clients join

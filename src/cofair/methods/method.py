@@ -5,6 +5,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from torch import Tensor
 
+from cofair.engine.phases import TRAIN, Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.rules.growth import grown
 from cofair.methods.server import Server
@@ -41,20 +42,20 @@ class Method(ABC, Generic[State]):
         """Return how many of the rounds that the experiment asks for the method runs."""
         return asked
 
-    def phases(self, server: Server, t: int) -> tuple[str, ...]:
+    def phases(self, server: Server, t: int) -> tuple[Phase, ...]:
         """Return the local trainings of round t, in order; most methods have one."""
-        return ("train",)
+        return (TRAIN,)
 
     @abstractmethod
     def start(self, server: Server) -> State:
         """Return the state before the first round."""
 
     @abstractmethod
-    def rewards(self, server: Server, state: State, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: State, t: int, phase: Phase) -> Rewards:
         """Return what each client receives now; a pure read of the state."""
 
     @abstractmethod
-    def learn(self, server: Server, state: State, rewards: Rewards, uploads: Uploads, t: int, phase: str) -> State:
+    def learn(self, server: Server, state: State, rewards: Rewards, uploads: Uploads, t: int, phase: Phase) -> State:
         """Return the state after the uploads of this phase."""
 
     @abstractmethod

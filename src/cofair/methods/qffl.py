@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import torch
 
+from cofair.engine.phases import PERSONALISE, TRAIN, Phase
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.methods.fedavg import FedAvg, FedAvgState
 from cofair.methods.registry import register
@@ -37,16 +38,16 @@ class QFFL(FedAvg):
     )
     carry_over: bool = setting(True, "the next round starts from the personal models, as FedAVE's authors run it")
 
-    def rewards(self, server: Server, state: FedAvgState, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: FedAvgState, t: int, phase: Phase) -> Rewards:
         """Ask for the loss before training, too."""
         given = super().rewards(server, state, t, phase)
-        return given if phase != "train" else replace(given, work=replace(given.work, statistics=("loss_before",)))
+        return given if phase != TRAIN else replace(given, work=replace(given.work, statistics=("loss_before",)))
 
     def learn(
-        self, server: Server, state: FedAvgState, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: FedAvgState, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> FedAvgState:
         """Move the model by w ← w − Σ_k F_k^q Δ_k / Σ_k (q F_k^{q−1} ‖Δ_k‖² + L F_k^q)."""
-        if phase == "personalise":
+        if phase == PERSONALISE:
             return super().learn(server, state, rewards, uploads, t, phase)
         present = uploads.present
         if not bool(present.any()):

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.methods.families.sparse_aggregate import (
     OwnModels,
@@ -61,7 +62,7 @@ class RFFL(SparsifiedMethod):
         return Reputable(own.models, own.reputation, own.download, torch.ones_like(own.reputation, dtype=torch.bool))
 
     def learn(
-        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> Reputable:
         """Aggregate the cut updates by reputation, judge the clients, and reward those that remain in R."""
         assert isinstance(state, Reputable)

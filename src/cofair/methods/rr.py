@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method
 from cofair.methods.registry import register
@@ -39,22 +40,22 @@ class RR(Method[RoundRobin]):
 
     turns: int = setting(1, "clients that take their turn in a round, one after another", minimum=1)
 
-    def phases(self, server: Server, t: int) -> tuple[str, ...]:
+    def phases(self, server: Server, t: int) -> tuple[Phase, ...]:
         """Train one client a phase."""
-        return tuple(f"turn {k}" for k in range(1, self.turns + 1))
+        return tuple(Phase(f"turn {k}") for k in range(1, self.turns + 1))
 
     def start(self, server: Server) -> RoundRobin:
         """Everybody has the initial model."""
         return RoundRobin(server.initial, server.initial.repeat(server.clients, 1))
 
-    def rewards(self, server: Server, state: RoundRobin, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: RoundRobin, t: int, phase: Phase) -> Rewards:
         """Hand the whole model to the client whose turn it is."""
-        turn = (t - 1) * self.turns + int(phase.removeprefix("turn ")) - 1
+        turn = (t - 1) * self.turns + self.phases(server, t).index(phase)
         its = server.places().to(server.sizes.device) == turn % server.clients
         return Rewards(state.parameters, replace(server.work, phase=phase), participants=its)
 
     def learn(
-        self, server: Server, state: RoundRobin, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: RoundRobin, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> RoundRobin:
         """Take over the model that was trained."""
         trained = state.parameters + uploads.updates.sum(0)  # only one of them is not zero

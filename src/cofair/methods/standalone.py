@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method
 from cofair.methods.registry import register
@@ -36,7 +37,7 @@ class Standalone(Method[StandaloneState]):
         """Look once: the models do not change."""
         return 1
 
-    def phases(self, server: Server, t: int) -> tuple[str, ...]:
+    def phases(self, server: Server, t: int) -> tuple[Phase, ...]:
         """Train nothing in a round: the server has the models that clients trained alone."""
         return ()
 
@@ -44,12 +45,12 @@ class Standalone(Method[StandaloneState]):
         """Take the models that clients trained alone."""
         return StandaloneState(server.alone())
 
-    def rewards(self, server: Server, state: StandaloneState, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: StandaloneState, t: int, phase: Phase) -> Rewards:
         """Hand out nothing new: everybody has its own model."""
         return Rewards(state.parameters, server.work)
 
     def learn(
-        self, server: Server, state: StandaloneState, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: StandaloneState, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> StandaloneState:
         """Learn nothing from anybody."""
         return state

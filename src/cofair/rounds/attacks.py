@@ -16,7 +16,6 @@ from torch import Tensor
 from cofair import randomness
 from cofair.engine.problem import Problem
 from cofair.engine.protocol import ClientStates, Rewards, Trained, Uploads
-from cofair.engine.work import STAYS
 from cofair.errors import UsageError
 from cofair.settings import setting
 
@@ -76,12 +75,12 @@ class Attack:
         """Return what an engine gave for these rewards, as the attackers change it."""
         uploads, after = answer
         honest = uploads
-        if rewards.work.asked_in(t) >= self.settings.from_round:
+        if rewards.work.phase.asked_in(t) >= self.settings.from_round:
             forging = self._who & uploads.present
-            if rewards.work.phase in STAYS:
-                forged = torch.zeros_like(uploads.updates) if self.settings.name in IDLE else uploads.updates
-            else:
+            if rewards.work.phase.uploads:
                 forged = self._held(rewards, self._forged(rewards, states, uploads, t))
+            else:
+                forged = torch.zeros_like(uploads.updates) if self.settings.name in IDLE else uploads.updates
             uploads = replace(uploads, updates=torch.where(forging[:, None], forged, uploads.updates))
         return uploads, replace(after, attackers=self._remembered(rewards, states, honest))
 
@@ -116,7 +115,7 @@ class Attack:
         noise = torch.zeros_like(uploads.updates)
         for i in self.attackers:
             name = self.problem.federation.names[i]
-            random = randomness.generator(self.problem.seed, "attack", name, t, rewards.work.phase)
+            random = randomness.generator(self.problem.seed, "attack", name, t, rewards.work.phase.address)
             noise[i] = torch.randn(noise.shape[1], generator=random, dtype=torch.float64).to(noise)
         noise = self._held(rewards, noise)
         lengths: Tensor = torch.linalg.vector_norm(noise, dim=1, keepdim=True)
@@ -131,7 +130,7 @@ class Attack:
     def _remembered(self, rewards: Rewards, states: ClientStates, uploads: Uploads) -> dict[str, Tensor]:
         """Return what attackers remember: the latest value of each parameter that they got, or the last mean update."""
         kept = dict(states.attackers)
-        if rewards.work.phase in STAYS:
+        if not rewards.work.phase.uploads:
             return kept
         if self.settings.name == "echo":
             now = _received(rewards, uploads.updates)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from cofair import randomness
 from cofair.engine.protocol import Rewards, Uploads
-from cofair.engine.work import STAYS
 from cofair.errors import UsageError
 from cofair.settings import setting
 
@@ -84,7 +83,7 @@ class Participation:
 
         What stays with the clients, such as the personal epoch of FedAvg, everybody does whenever it gets the model.
         """
-        if rewards.work.phase in STAYS:
+        if not rewards.work.phase.uploads:
             return rewards
         parts = [rewards.participants, None if self.everybody else self.answering(t), members]
         known = [part.to(self._device) for part in parts if part is not None]

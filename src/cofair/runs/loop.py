@@ -9,7 +9,6 @@ from torch import Tensor
 
 from cofair import metrics
 from cofair.engine.protocol import ClientStates, Delivered, Rewards, Trained, Training, Uploads
-from cofair.engine.work import STAYS
 from cofair.errors import RunError
 from cofair.results.record import Baseline, Record
 from cofair.results.tested_round import TestedRound
@@ -30,7 +29,7 @@ def rounds(run: "Run") -> Generator[Training, Trained, None]:
         run.admit_newcomers(t)
         yield from measure_again(run, t)
         for phase in method.phases(run.server, t):
-            wanted = method.rewards(run.server, run.state.method, t, phase)
+            wanted = method.rewards(run.server, run.state.method, t, phase).during(phase)
             rewards = hand_out(run, wanted, t)
             trained = yield Training(rewards, run.state.clients, t)
             uploads = receive(run, rewards, trained, t)
@@ -64,7 +63,7 @@ def receive(run: "Run", rewards: Rewards, trained: Trained, t: int) -> Uploads:
         run.change(clients=remembered)
     uploads = upload_checks.admitted(rewards, uploads, run.problem.layout)
     status = run.state.status.after(uploads, run.server, t)
-    if rewards.work.phase not in STAYS:
+    if rewards.work.phase.uploads:
         delivered = partial(run.experiment.method.delivered, run.server, run.state.method)
         uploads, status = defended(run.experiment.defence, uploads, status, delivered, t)
     run.change(status=status)
@@ -73,7 +72,7 @@ def receive(run: "Run", rewards: Rewards, trained: Trained, t: int) -> Uploads:
 
 def fade_absent(run: "Run", wanted: Rewards, rewards: Rewards, uploads: Uploads, t: int) -> None:
     """Let clients that missed a training lose a share of their standing, where the experiment asks for that."""
-    if not run.fade or rewards.work.phase in STAYS:
+    if not run.fade or not rewards.work.phase.uploads:
         return
     came = uploads.present & ~came_to_nothing(rewards, uploads)
     missed = run.problem.federation.present(wanted.participants) & ~came

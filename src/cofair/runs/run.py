@@ -175,7 +175,7 @@ class Run:
         """Keep, write and announce a tested round."""
         self.records.append(tested.record)
         self.delivered = tested.delivered
-        self._journal.tested(tested, announced=self._listener is not None)
+        self._journal.tested(tested)
         if self._listener is not None:
             self._listener.tested(self.job, tested.record)
 

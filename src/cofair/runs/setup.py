@@ -16,10 +16,10 @@ from cofair.data.attackers import attackers, with_flipped_labels, with_identitie
 from cofair.data.build import Pool, federate
 from cofair.data.federation import Federation
 from cofair.engine import choose, losses
+from cofair.engine.phases import ALONE
 from cofair.engine.problem import Engine, Problem, first_line
 from cofair.engine.protocol import Rewards
 from cofair.engine.vectorised import VectorisedEngine
-from cofair.engine.work import ALONE
 from cofair.errors import CofairError, UsageError
 from cofair.methods import Method
 from cofair.models.parameters import Layout

@@ -128,7 +128,10 @@ def run_experiment(
 ) -> Result:  # fmt: skip
     """Run one experiment, with the parts that are given instead of named; with a folder, write it there."""
     heard, path = as_listener(listener), None if folder is None else folder.path
-    with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
+    with (
+        choose.arithmetic(experiment.run.precision),
+        opened(folder, experiment, keeps_rewards=True, announced=heard is not None) as journal,
+    ):
         if heard is not None:
             heard.preparing(Job(experiment, path))
         return drive(prepare(experiment, parts, journal=journal, listener=heard, folder=path)).result()

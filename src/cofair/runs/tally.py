@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from cofair.engine.protocol import Rewards, Uploads
-from cofair.engine.work import STAYS
 from cofair.methods.server import Server
 
 ALLOCATION_GROUPS = 512  # a history names at most so many neurons, or groups of neighbours
@@ -62,7 +61,7 @@ class Tally:
             self,
             downloaded=self.downloaded if counts_later else self.downloaded + _download(server, rewards),
             handed=handed,
-            present=self.present if rewards.work.phase in STAYS else (*self.present, (t, uploads.present)),
+            present=(*self.present, (t, uploads.present)) if rewards.work.phase.uploads else self.present,
             refused=(*self.refused, *own),
         )
         return counts.counted(server) if len(handed) == _TOGETHER else counts

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cofair.contributions.cosine import normalised as unit_norm
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method
 from cofair.methods.rules.reputation import normalised
@@ -40,12 +41,12 @@ class SparsifiedMethod(Method[OwnModels]):
         nothing = torch.zeros(server.clients, dtype=server.initial.dtype, device=server.initial.device)
         return OwnModels(server.initial.repeat(server.clients, 1), nothing, nothing)
 
-    def rewards(self, server: Server, state: OwnModels, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: OwnModels, t: int, phase: Phase) -> Rewards:
         """Everybody goes on from its own model; what travelled is the last sparsified aggregate."""
         return Rewards(state.models, server.work, download=state.download)
 
     def learn(
-        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> OwnModels:
         """Aggregate scaled updates, judge the clients, and add to each model the entries that its client deserves.
 

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.errors import UsageError
 from cofair.methods.method import Method
@@ -54,12 +55,12 @@ class SubmodelMethod(Method[Submodels]):
         nothing = torch.zeros_like(server.contributions)
         return Submodels(server.initial, everything, everything, record, nothing, torch.zeros_like(record))
 
-    def rewards(self, server: Server, state: Submodels, t: int, phase: str) -> Rewards:
+    def rewards(self, server: Server, state: Submodels, t: int, phase: Phase) -> Rewards:
         """Hand out the submodels that were granted."""
         return Rewards(state.parameters, server.work, state.granted)
 
     def learn(
-        self, server: Server, state: Submodels, rewards: Rewards, uploads: Uploads, t: int, phase: str
+        self, server: Server, state: Submodels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> Submodels:
         """Average the updates, then grant the submodels of the next round."""
         assert rewards.neuron_masks is not None
