@@ -38,7 +38,7 @@ def demo(
 ) -> None:
     """Run a real federation on this machine, set up and guarded as between machines, beside its simulation."""
     _need_flower()
-    from cofair.cli import report_output
+    from cofair.cli import report_command
     from cofair.flower.deploy import proxy
     from cofair.flower.deploy.app import demonstration
     from cofair.flower.deploy.demo import TOLERANCE, demonstrate
@@ -57,7 +57,7 @@ def demo(
         finally:
             if out is not None:
                 _keep(folder, out)
-        report = report_output.after_run([folder / "run"], REPORT if out is None else out / "report.html")
+        report = report_command.after_run([folder / "run"], REPORT if out is None else out / "report.html")
     _print(deployed)
     print(report if out is None else f"Written: {out}\n{report}")
     if deployed.difference > TOLERANCE:

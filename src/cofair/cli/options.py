@@ -22,3 +22,4 @@ Track = Annotated[
     typer.Option("--track", metavar="TRACKER", help="Log every tested round to tensorboard or mlflow; repeatable."),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
+Workers = Annotated[int, typer.Option(min=1, help="Processes that share the work.")]
