@@ -104,7 +104,7 @@ def _read(path: Path) -> TensorFile:
         raise RunError(f"{path} is damaged: it was cut off or altered.")
     if found.facts.get("format") != FORMAT:
         raise RunError(
-            f"{path} has format {found.facts.get('format')!r}, which cofair {cofair.__version__} cannot read: resume the "
-            "run with the version that wrote it, or delete its folder to start again."
+            f"{path} has format {found.facts.get('format')!r}, which cofair {cofair.__version__} cannot read: resume "
+            "the run with the version that wrote it, or delete its folder to start again."
         )
     return found
