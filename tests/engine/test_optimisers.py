@@ -3,6 +3,7 @@
 import copy
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,12 @@ from cofair.engine.work import Work
 from cofair.errors import UsageError
 from tests.conftest import small_stack
 
-TORCH = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+TORCH = {
+    "sgd": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 ENGINES = (LoopEngine, VectorisedEngine)
 every_optimiser = pytest.mark.parametrize("name", OPTIMISERS)
 every_module = pytest.mark.parametrize(

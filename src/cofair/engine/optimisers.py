@@ -124,7 +124,51 @@ class Adam(Optimiser):
         return torch.optim.Adam(parameters, lr=lr)
 
 
-OPTIMISERS: dict[str, Optimiser] = {one.name: one for one in (Sgd(), Adam())}
+class AdamW(Adam):
+    """Adam, and weights that decay apart from it, where clients hold them."""
+
+    name = "adamw"
+    text = "Adam with decoupled weight decay of 0.01"
+    weight_decay = 0.01
+
+    def step(
+        self, parameters: Named, gradients: Named, memory: Memory, lr: Tensor, scale: Tensor | None, masks: Named
+    ) -> None:
+        """Decay the weights, then step as Adam does."""
+        for name, value in parameters.items():
+            lost = per_client(lr * self.weight_decay, value)
+            value.mul_(1 - (lost * masks[name] if name in masks else lost))
+        super().step(parameters, gradients, memory, lr, scale, masks)
+
+    def reference(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        """Return torch's AdamW."""
+        return torch.optim.AdamW(parameters, lr=lr, weight_decay=self.weight_decay)
+
+
+class Momentum(Optimiser):
+    """Gradient descent with momentum; the first step goes by the first gradient, since zeros are remembered then."""
+
+    name = "momentum"
+    text = "gradient descent with momentum 0.9, kept from round to round"
+    moments: ClassVar[Mapping[str, str]] = {"momentum": "momentum_buffer"}
+    moves_masked = True
+    momentum = 0.9
+
+    def step(
+        self, parameters: Named, gradients: Named, memory: Memory, lr: Tensor, scale: Tensor | None, masks: Named
+    ) -> None:
+        """Step against the sum of gradients, of which older ones count less and less."""
+        for name, value in parameters.items():
+            gradient, buffer = gradients[name], memory.moments["momentum"][name]
+            buffer.mul_(self.momentum).add_(gradient if scale is None else gradient * per_client(scale, value))
+            value.addcmul_(buffer, per_client(lr, value), value=-1)
+
+    def reference(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        """Return torch's SGD with momentum."""
+        return torch.optim.SGD(parameters, lr=lr, momentum=self.momentum)
+
+
+OPTIMISERS: dict[str, Optimiser] = {one.name: one for one in (Sgd(), Momentum(), Adam(), AdamW())}
 
 
 def find(name: str) -> Optimiser:
