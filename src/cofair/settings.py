@@ -4,7 +4,7 @@ import dataclasses
 import numbers
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,13 +23,18 @@ class Bounds:
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None
+    choices: Collection[str] | None = None
 
 
 def setting(
-    default: Any, text: str, *, minimum: float | None = None, maximum: float | None = None, above: float | None = None
-) -> Any:
-    """Declare a field of a settings dataclass: its default, what it means, its range (`above` is exclusive)."""
-    return dataclasses.field(default=default, metadata={"bounds": Bounds(text, minimum, maximum, above)})
+    default: Any, text: str, *, minimum: float | None = None, maximum: float | None = None, above: float | None = None,
+    choices: Collection[str] | None = None,
+) -> Any:  # fmt: skip
+    """Declare a field of a settings dataclass: its default, what it means, its range (`above` is exclusive).
+
+    A text may have `choices`, such as the names in a registry, which are looked up when a value is read.
+    """
+    return dataclasses.field(default=default, metadata={"bounds": Bounds(text, minimum, maximum, above, choices)})
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ def describe(cls: type) -> list[Described]:
     """List the settings of a dataclass."""
     hints = typing.get_type_hints(cls)
     return [
-        Described(field.name, _type_name(hints[field.name]), field.default, bounds.text)
+        Described(field.name, _type_name(_of_choices(hints[field.name], bounds)), field.default, bounds.text)
         for field in dataclasses.fields(cls)
         if (bounds := field.metadata.get("bounds")) is not None
     ]
@@ -95,6 +100,7 @@ def parse_text(text: str) -> Any:
 
 
 def _checked(value: Any, hint: Any, bounds: Bounds, path: str) -> Any:
+    hint = _of_choices(hint, bounds)
     options = _options(hint)
     if type(None) in options:
         if value is None or value == "none":
@@ -108,6 +114,11 @@ def _checked(value: Any, hint: Any, bounds: Bounds, path: str) -> Any:
     if isinstance(value, str) and typing.get_origin(options[0]) is typing.Literal:
         raise UsageError(f"{path} = {value!r} is not a choice: {nearest(value, typing.get_args(options[0]))}")
     raise UsageError(f"{path} must be {_type_name(hint)}, but is {value!r}.")
+
+
+def _of_choices(hint: Any, bounds: Bounds) -> Any:
+    """Return a type, where it is text with choices as one that has only these."""
+    return hint if bounds.choices is None else typing.Literal[tuple(bounds.choices)]
 
 
 def _check_range(value: Any, bounds: Bounds, path: str) -> None:

@@ -15,6 +15,7 @@ from cofair.config.experiment import Experiment
 from cofair.config.job import Job
 from cofair.data.federation import Federation
 from cofair.engine import choose
+from cofair.engine.optimisers import OPTIMISERS
 from cofair.engine.protocol import Delivered
 from cofair.errors import RunError, UsageError
 from cofair.methods.fedavg import FedAvg
@@ -110,7 +111,7 @@ SHORT = ("fedavg", "cgsv", "fedrac")  # on the loop engine, which is slow
 )
 def test_a_run_stopped_anywhere_goes_on_to_the_same_bits(name, engine, tmp_path):
     at = random.Random(zlib.crc32(f"{name} {engine}".encode()))
-    optimiser = at.choice(["sgd", "adam"])
+    optimiser = at.choice(sorted(OPTIMISERS))
     experiment = experiment_of(name, run={"engine": engine}, training={"optimiser": optimiser})
     final, trainings = carried_out(experiment, tmp_path / "whole")
     if trainings:
@@ -123,6 +124,17 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_bits(name, engine, tmp_path)
         assert written(tmp_path / "stopped") == written(tmp_path / "whole")
         one, other = ((tmp_path / run / REWARDS).read_bytes() for run in ("whole", "stopped"))
         assert one == other
+
+
+@pytest.mark.parametrize("optimiser", ["momentum", "adamw"])
+@pytest.mark.parametrize("name", ["fedavg", "fedsac"])
+def test_the_memory_of_an_optimiser_goes_on(name, optimiser, tmp_path):
+    experiment = experiment_of(name, training={"optimiser": optimiser})
+    final, trainings = carried_out(experiment, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        carried_out(experiment, tmp_path / "stopped", trainings - 2)
+    again, _ = carried_out(experiment, tmp_path / "stopped", resume=True)
+    assert bits(again) == bits(final)
 
 
 def test_seconds_go_on_and_the_folder_says_that_it_was_resumed(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cofair import methods
+from cofair.engine.optimisers import OPTIMISERS
 from cofair.engine.work import Work
 from cofair.errors import UsageError, nearest
 from cofair.methods import Method
@@ -59,7 +60,7 @@ class TrainingSettings:
     decay: float = setting(1.0, "factor on the learning rate", above=0, maximum=1)
     decay_every: Literal["round", "epoch"] = setting("round", "when the learning rate decays")
     clip: float | None = setting(None, "largest gradient norm of a step, or none", above=0)
-    optimiser: Literal["sgd", "adam"] = setting("sgd", "local optimiser")
+    optimiser: str = setting("sgd", "local optimiser", choices=OPTIMISERS)
     drop_last: bool = setting(False, "leave out a last batch that is not full")
 
     def work(self) -> Work:
