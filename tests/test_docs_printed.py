@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from cofair.cli import console
 from cofair.cli.main import main
 from tests.pages import PAGES, ROOT, blocks, each, name_of, read
 
@@ -21,8 +22,9 @@ README, START = ROOT / "README.md", ROOT / "docs" / "start.md"
 
 @pytest.fixture
 def cofair(capsys, monkeypatch, tmp_path):
-    """Call the command line in this process and in a folder of its own; return what it printed."""
+    """Call the command line in this process and in a folder of its own; return what 80 columns show of it."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "PIPE_WIDTH", 80)
 
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["cofair", *words])

@@ -50,7 +50,8 @@ def grouped(frame: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
         row: dict[str, Any] = dict(zip(keys, values if isinstance(values, tuple) else (values,), strict=True))
         row["seeds"] = len(own)
         for column in MEASURED:
-            row |= over_seeds(column, list(own[column.name]))
+            if column.name in own:
+                row |= over_seeds(column, list(own[column.name]))
         rows.append(row)
     return pd.DataFrame(rows)
 

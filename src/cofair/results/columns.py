@@ -93,6 +93,17 @@ COLUMNS: tuple[Column, ...] = (
         latex="rate", term="rate", note="rate: share of clients inside α-BCF", bare_at=40,
     ),
     Column(
+        "mcg", "MCG %", "mean over clients of what a reward gains over training alone", 1, 100,
+        by_round=lambda c, a, _: metrics.mean_collaboration_gain(c, a), may_be_undefined=True, one_scale=True,
+        latex=r"MCG [\%]", tracked="gain/mean", term="MCG", note="MCG: mean gain over training alone", left_out_at=10,
+    ),
+    Column(
+        "cgs", "CGS %", "standard deviation over clients of what a reward gains over training alone", 1, 100,
+        higher_is_better=False, by_round=lambda c, a, _: metrics.collaboration_gain_spread(c, a),
+        may_be_undefined=True, one_scale=True, latex=r"CGS [\%]", tracked="gain/spread", term="CGS",
+        note="CGS: its standard deviation over clients", left_out_at=10,
+    ),
+    Column(
         "download", "download", "share of a whole model that a client receives in a round", 0, 100, " %",
         higher_is_better=False, of_record=_downloaded, tracked="download", term="download", left_out_at=30,
     ),
@@ -108,8 +119,9 @@ NAMED: dict[str, Column] = {column.name: column for column in COLUMNS}
 
 
 def shown(frame: pd.DataFrame, columns: Sequence[Column] = COLUMNS) -> list[Column]:
-    """Return the columns that a table for people has: one that cannot be defined in this comparison only takes room."""
-    return [column for column in columns if not (column.one_scale and frame[column.name].isna().all())]
+    """Return the columns of a frame that a table for people has: one that cannot be defined here only takes room."""
+    there = [column for column in columns if column.name in frame]
+    return [column for column in there if not (column.one_scale and frame[column.name].isna().all())]
 
 
 def by_round(baseline: Baseline, accuracies: Floats, alpha: float = 0.5) -> dict[str, Floats]:
