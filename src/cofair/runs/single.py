@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ def run(
     batch_size: int = 32,
     lr: float = 0.03,
     decay: float = 1.0,
-    decay_every: str = "round",
+    decay_every: Literal["round", "epoch"] = "round",
     clip: float | None = None,
     optimiser: str = "sgd",
     drop_last: bool = False,
