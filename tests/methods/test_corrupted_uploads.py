@@ -54,7 +54,7 @@ def sent(uploads, client, kind, random, layout):
             values[client] = torch.nan
     everyone = [update if there else None for update, there in zip(uploads.updates, uploads.present, strict=True)]
     everyone[client] = row
-    return upload_checks.joined(everyone, uploads.sizes, layout, uploads.updates.device, statistics)
+    return upload_checks.collect(everyone, uploads.sizes, layout, uploads.updates.device, statistics)
 
 
 class Fuzzed:

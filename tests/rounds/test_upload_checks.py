@@ -96,7 +96,7 @@ def test_what_is_no_update_of_this_model_is_told_apart(layout, sent, words):
     whole = torch.zeros(layout.size, dtype=layout.dtype)
     made = {"int": whole.long(), "half": whole.half(), "sparse": whole.to_sparse()}
     sent = made.get(sent, sent) if isinstance(sent, str) else sent
-    uploads = upload_checks.joined([whole + 1, sent, None], torch.tensor([1, 2, 3]), layout, whole.device)
+    uploads = upload_checks.collect([whole + 1, sent, None], torch.tensor([1, 2, 3]), layout, whole.device)
     assert uploads.present.tolist() == [True, False, False]
     assert list(uploads.refused) == [1]
     assert re.search(words, uploads.refused[1])
