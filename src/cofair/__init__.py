@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from cofair.storage.export import export_reward as export_reward
 
 __all__ = [
-    "CofairError", "Comparison", "Delivered", "Experiment", "Federation", "Layout", "Listener", "Method", "NeuronMap",
-    "Phase", "Result", "Rewards", "RunError", "Server", "SparsifiedMethod", "SubmodelMethod", "Uploads", "UsageError", "Work",
-    "__version__", "compare", "contributions", "federate", "mean_over_clients", "mean_over_holders", "methods",
-    "metrics", "models", "register", "run", "setting", "sweep",
+    "CofairError", "Comparison", "Delivered", "Experiment", "Federation", "Layout", "Listener", "Method",
+    "NeuronMap", "Phase", "Result", "Rewards", "RunError", "Server", "SparsifiedMethod", "SubmodelMethod",
+    "Uploads", "UsageError", "Work", "__version__", "compare", "contributions", "federate", "mean_over_clients",
+    "mean_over_holders", "methods", "metrics", "models", "register", "run", "setting", "sweep",
 ]  # fmt: skip
 
 _MODULES = ("contributions", "methods", "metrics", "models")

@@ -5,7 +5,6 @@ quality metrics at the end judge models by their outputs, many models at once.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +22,6 @@ Metric = Callable[[Tensor, Tensor], Tensor]
 _EQUAL = 1e-6  # relative spread below which values count as equal: several roundings of float32
 _FEWEST_CLIENTS = 8  # a bootstrap over fewer clients says nothing
 _DEFINED = 0.9  # share of resamples that must have a defined fairness
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One evaluation of all clients' rewards."""
-
-    fairness: float | None
-    max: float
-    mean: float
-    min: float
-    rate: float
 
 
 def fairness(contributions: Numbers, accuracies: Numbers) -> float | None:
@@ -150,13 +138,6 @@ def bootstrap_interval(
         return None
     low, high = np.quantile(defined, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-def summarise(contributions: Numbers, accuracies: Numbers, alpha: float = 0.5) -> Summary:
-    """Return fairness, the best, mean and worst accuracy over clients, and the rate."""
-    a = _array(accuracies)
-    gamma, share = fairness(contributions, accuracies), rate(contributions, accuracies, alpha)
-    return Summary(gamma, float(a.max()), float(a.mean()), float(a.min()), share)
 
 
 def _array(values: Numbers) -> Floats:

@@ -222,9 +222,9 @@ def test_a_summary_written_before_there_was_a_column_agrees(run):
             del cell["mcg"], cell["cgs"]
 
     edit(run / "summary.json", without)
-    assert agreed(run).fault is None
+    assert checked_against_ledger(run).fault is None
     edit(run / "summary.json", lambda summary: summary["cells"]["best"].update(max=1.0))
-    assert "cells.best.max in summary.json" in examined(run).fault
+    assert "cells.best.max in summary.json" in audit_folder(run).fault
 
 
 def swapped(path, change):

@@ -3,7 +3,6 @@
 A refused client counts as absent in that round. Nothing that it sent reaches a method, a reward or a statistic.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -69,36 +68,3 @@ def _fine_statistics(uploads: Uploads) -> Tensor:
             beyond = torch.arange(values.shape[1], device=values.device) >= own[:, None]
             fine &= (torch.isfinite(values) | beyond).all(1)
     return fine
-
-
-def collect(
-    updates: Sequence[object], sizes: Tensor, layout: Layout, device: torch.device,
-    statistics: Mapping[str, Tensor] | None = None,
-) -> Uploads:  # fmt: skip
-    """Return the updates that clients sent, a row (D,) each and None for an absent client, as uploads."""
-    rows = torch.zeros(len(updates), layout.size, dtype=layout.dtype, device=device)
-    present = torch.zeros(len(updates), dtype=torch.bool, device=device)
-    refused: dict[int, str] = {}
-    for i, update in enumerate(updates):
-        if update is None:
-            continue
-        reason = misfit(update, layout)
-        if reason is None:
-            assert isinstance(update, Tensor)
-            rows[i], present[i] = update.detach().to(device), True
-        else:
-            refused[i] = reason
-    return Uploads(rows, present, sizes, dict(statistics or {}), refused)
-
-
-def misfit(update: object, layout: Layout) -> str | None:
-    """Say why something that a client sent is not an update of this model at all; None if it is one."""
-    if not isinstance(update, Tensor):
-        return f"its update is no tensor but {type(update).__name__}"
-    if update.layout != torch.strided or update.is_quantized:
-        return "its update is not a dense tensor"
-    if tuple(update.shape) != (layout.size,):
-        return f"its update has shape {tuple(update.shape)} and not ({layout.size},)"
-    if update.dtype != layout.dtype:
-        return f"its update has type {update.dtype} and not {layout.dtype}"
-    return None
