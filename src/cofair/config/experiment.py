@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cofair import methods
+from cofair.contributions import MEASURES
 from cofair.engine.optimisers import OPTIMISERS
 from cofair.engine.work import Work
 from cofair.errors import UsageError, nearest
@@ -74,10 +75,9 @@ class TrainingSettings:
 class ContributionSettings:
     """How what a client brings is measured."""
 
-    measure: Literal[
-        "standalone", "cosine", "cosine-exact", "cosine-sampled", "index", "leave-one-out", "size", "diversity",
-        "entropy", "divergence",
-    ] = setting("standalone", "what counts as a contribution; docs/contributions.md explains each")  # fmt: skip
+    measure: str = setting(
+        "standalone", "what counts as a contribution: docs/contributions.md says what each is", choices=MEASURES
+    )
     on: Literal["test", "validation"] = setting(
         "test", "samples that models trained alone are measured on: test (as in the papers) or validation"
     )
