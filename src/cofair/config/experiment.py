@@ -76,7 +76,7 @@ class ContributionSettings:
     """How what a client brings is measured."""
 
     measure: str = setting(
-        "standalone", "what counts as a contribution: docs/contributions.md says what each is", choices=MEASURES
+        "standalone", "what counts as a contribution; docs/contributions.md explains each", choices=MEASURES
     )
     on: Literal["test", "validation"] = setting(
         "test", "samples that models trained alone are measured on: test (as in the papers) or validation"
