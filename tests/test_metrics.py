@@ -208,13 +208,6 @@ class TestBootstrap:
             metrics.bootstrap_interval(self.c, self.c, level=95)
 
 
-def test_summarise():
-    summary = metrics.summarise([0.5, 0.4, 0.3, 0.2], [0.6, 0.5, 0.2, 0.3])
-    assert summary.fairness == pytest.approx(metrics.fairness([5, 4, 3, 2], [6, 5, 2, 3]))
-    assert (summary.max, summary.mean, summary.min, summary.rate) == (0.6, pytest.approx(0.4), 0.2, 0.75)
-    assert metrics.summarise([0.5, 0.4], [0.6, 0.6]).fairness is None
-
-
 def outputs(n=200, classes=4, models=(3, 2), seed=0, distinct=None):
     """Logits with, if asked, only so many distinct rows a model, so that scores tie exactly."""
     generator = torch.Generator().manual_seed(seed)

@@ -28,7 +28,7 @@ def test_given_values_are_read_and_the_others_keep_their_defaults():
     ("values", "sentence"),
     [
         ({"betta": 1}, r"Unknown setting 'method.betta': did you mean 'beta'\?"),
-        ({"zzzzzz": 1}, "valid are beta, pack, clip, count, widths, fast"),
+        ({"zzzzzz": 1}, r"choose one of beta, pack, clip, count, widths, fast\."),
         ({"beta": "big"}, "method.beta must be a number, but is 'big'"),
         ({"beta": True}, "method.beta must be a number, but is True"),
         ({"beta": 0}, "method.beta must be above 0, but is 0"),
@@ -76,3 +76,20 @@ def test_settings_describe_themselves():
         "a number", 10.0, "how far reputations spread",
     )  # fmt: skip
     assert rows["clip"].type == "a number or none"
+
+
+def test_choices_of_a_registry_are_looked_up_when_a_value_is_read():
+    known = {"one": 1}
+
+    @dataclass(frozen=True)
+    class Chosen:
+        name: str = setting("one", "a name", choices=known)
+
+    assert read(Chosen, {"name": "one"}, "table") == Chosen("one")
+    with pytest.raises(UsageError, match=r"table.name = 'tow' is not a choice: .*'?one'?"):
+        read(Chosen, {"name": "tow"}, "table")
+    known["two"] = 2
+    assert read(Chosen, {"name": "two"}, "table").name == "two"
+    assert describe(Chosen)[0].type == "'one', 'two'"
+    with pytest.raises(UsageError, match=r"table.name must be 'one', 'two', but is 3"):
+        read(Chosen, {"name": 3}, "table")

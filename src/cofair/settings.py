@@ -1,10 +1,10 @@
-"""Settings as frozen dataclasses that are read strictly: a wrong key, type or range is one sentence."""
+"""Settings as frozen dataclasses that are read strictly: a wrong key, type or range gives an error of one sentence."""
 
 import dataclasses
 import numbers
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from cofair.errors import UsageError, nearest
 
 T = TypeVar("T")
 
-_LARGEST = 2**63 - 1  # what tensors can count to
+_LARGEST = 2**63 - 1  # the largest integer of a tensor
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,22 @@ class Bounds:
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None
+    choices: Collection[str] | None = None
 
 
 def setting(
-    default: Any, text: str, *, minimum: float | None = None, maximum: float | None = None, above: float | None = None
-) -> Any:
-    """Declare a field of a settings dataclass: its default, what it means, its range (`above` is exclusive)."""
-    return dataclasses.field(default=default, metadata={"bounds": Bounds(text, minimum, maximum, above)})
+    default: Any, text: str, *, minimum: float | None = None, maximum: float | None = None, above: float | None = None,
+    choices: Collection[str] | None = None,
+) -> Any:  # fmt: skip
+    """Declare a field of a settings dataclass: its default, what it means, its range (`above` is exclusive).
+
+    A text may have `choices`, such as the names in a registry, which are looked up when a value is read.
+    """
+    return dataclasses.field(default=default, metadata={"bounds": Bounds(text, minimum, maximum, above, choices)})
 
 
 @dataclass(frozen=True)
-class Described:
+class SettingDescription:
     """One setting as `cofair methods` and the docs show it."""
 
     name: str
@@ -42,11 +47,11 @@ class Described:
     text: str
 
 
-def describe(cls: type) -> list[Described]:
+def describe(cls: type) -> list[SettingDescription]:
     """List the settings of a dataclass."""
     hints = typing.get_type_hints(cls)
     return [
-        Described(field.name, _type_name(hints[field.name]), field.default, bounds.text)
+        SettingDescription(field.name, _type_name(_of_choices(hints[field.name], bounds)), field.default, bounds.text)
         for field in dataclasses.fields(cls)
         if (bounds := field.metadata.get("bounds")) is not None
     ]
@@ -58,12 +63,12 @@ def values(settings: Any) -> dict[str, Any]:
 
 
 def read(cls: type[T], given: Mapping[str, Any], where: str) -> T:
-    """Make a settings object of named values; `where` is the path that errors name, such as "training"."""
+    """Make a settings object from named values; `where` is the path that errors name, such as "training"."""
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if "bounds" in f.metadata}  # type: ignore[arg-type]
     for key in given:
         if key not in fields:
-            known = nearest(key, fields) if fields else "there are none"
+            known = nearest(key, fields) if fields else "there are none."
             raise UsageError(f"Unknown setting '{where}.{key}': {known}")
     return cls(**{
         key: _checked(value, hints[key], fields[key].metadata["bounds"], f"{where}.{key}")
@@ -72,20 +77,20 @@ def read(cls: type[T], given: Mapping[str, Any], where: str) -> T:
 
 
 def typed(cls: type, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return values of some fields of any dataclass as their types, or say which is none; `where` as in `read`."""
+    """Return values for some fields of any dataclass as those fields' types, or refuse them; `where` as in `read`."""
     hints = typing.get_type_hints(cls)
     return {name: _checked(value, hints[name], Bounds(""), f"{where}.{name}") for name, value in given.items()}
 
 
 def checked(settings: T, where: str) -> T:
-    """Return a settings object that somebody made in Python, with every value as its type, or say what is wrong."""
+    """Return a settings object that was made in Python with every value as its type, or say what is wrong."""
     kind = type(settings)
     read_again = {key: getattr(read(kind, {key: value}, where), key) for key, value in values(settings).items()}
     return dataclasses.replace(settings, **read_again)  # type: ignore[type-var]
 
 
 def parse_text(text: str) -> Any:
-    """Read the value of `--set key=value`: a TOML value, or else plain text."""
+    """Read the value of `--set key=value`: a TOML value or, failing that, plain text."""
     import tomllib
 
     try:
@@ -95,6 +100,7 @@ def parse_text(text: str) -> Any:
 
 
 def _checked(value: Any, hint: Any, bounds: Bounds, path: str) -> Any:
+    hint = _of_choices(hint, bounds)
     options = _options(hint)
     if type(None) in options:
         if value is None or value == "none":
@@ -108,6 +114,11 @@ def _checked(value: Any, hint: Any, bounds: Bounds, path: str) -> Any:
     if isinstance(value, str) and typing.get_origin(options[0]) is typing.Literal:
         raise UsageError(f"{path} = {value!r} is not a choice: {nearest(value, typing.get_args(options[0]))}")
     raise UsageError(f"{path} must be {_type_name(hint)}, but is {value!r}.")
+
+
+def _of_choices(hint: Any, bounds: Bounds) -> Any:
+    """Return a type, where it is text with choices as one that has only these."""
+    return hint if bounds.choices is None else typing.Literal[tuple(bounds.choices)]
 
 
 def _check_range(value: Any, bounds: Bounds, path: str) -> None:
@@ -133,7 +144,7 @@ def _options(hint: Any) -> list[Any]:
 
 
 def _convert(value: Any, hint: Any) -> tuple[bool, Any]:
-    """Tell whether a value fits a type, and return it as that type (an integer is a real number too)."""
+    """Return whether a value fits a type, and the value as that type (an integer is also a real number)."""
     if typing.get_origin(hint) is typing.Literal:
         return value in typing.get_args(hint), value
     if typing.get_origin(hint) is tuple:

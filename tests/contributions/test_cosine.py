@@ -213,30 +213,6 @@ def test_coalitions_by_doubling_are_coalitions_one_by_one():
     assert torch.allclose(utility(members), cosine.coalition_cosines(inner, 1e-12), atol=1e-12)
 
 
-@patient
-@given(st.integers(2, 6), st.integers(2, 400), st.integers(0, 10**6), st.floats(0, 3))
-def test_the_approximation_keeps_its_bound(players, size, seed, shared):
-    updates, weights = gaussian(players, size, seed)
-    updates = updates + shared  # updates that have something in common
-    phi, psi = cosine.exact(updates, weights), cosine.approximate(updates, weights)
-    factors, bound = cosine.error_bound(updates, weights)
-    assert bool(((phi - factors * psi).abs() <= factors + 1e-9).all())
-    if bound < math.inf:
-        assert float(factors.max()) <= bound + 1e-9
-
-
-def test_the_bound_by_hand():
-    # u_1, u_2 orthogonal, r = 1/2 each: ⟨u_i, u_N⟩ = 1/2, so I = 2. ‖u_{i}‖ = 1/2 and ‖u_N‖ = 1/√2 give
-    # L = (1 + 1/√2) / 2 and φ = 1/2, ψ = 1/√2, so the difference is 1/2 - L/√2 = 1/4 - 1/√8
-    updates, half = torch.eye(2, dtype=torch.float64), torch.full((2,), 0.5)
-    factors, bound = cosine.error_bound(updates, half)
-    assert bound == pytest.approx(2, abs=1e-6)
-    assert factors.tolist() == pytest.approx([(1 + 0.5**0.5) / 2] * 2, abs=1e-6)
-    difference = cosine.exact(updates, half) - factors * cosine.approximate(updates, half)
-    assert difference.tolist() == pytest.approx([0.25 - 0.125**0.5] * 2, abs=1e-6)
-    assert cosine.error_bound(torch.cat([updates, -updates[:1]]), torch.ones(3))[1] == math.inf
-
-
 def test_updates_are_scaled_to_one_norm():
     updates = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64)
     assert cosine.normalised(updates, 0.5).tolist() == [pytest.approx([0.3, 0.4], abs=1e-6), [0, 0]]

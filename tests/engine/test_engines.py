@@ -375,3 +375,15 @@ def test_rewards_of_another_precision_are_trained_in_the_models(make_problem):
     rewards = Rewards(start_of(problem).double(), Work(steps=2, batch_size=4))
     uploads, _ = VectorisedEngine(problem).train(rewards, ClientStates(), 1)
     assert uploads.updates.dtype is torch.float32
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_a_client_that_trains_alone_first_gets_the_same_bits_as_later(make_problem, optimiser):
+    """A resumed run may begin with a step of one client: the way that is tried on the first step must be the same."""
+    problem = make_problem(MODULES["not a stack"](), dtype=torch.float32)
+    work = Work(steps=3, batch_size=8, lr=0.01, optimiser=optimiser)
+    one = Rewards(start_of(problem), work, participants=torch.tensor([False, True, False, False]))
+    fresh, used = VectorisedEngine(problem), VectorisedEngine(problem)
+    used.train(Rewards(start_of(problem), work), ClientStates(), 1)
+    assert torch.equal(fresh.train(one, ClientStates(), 2)[0].updates, used.train(one, ClientStates(), 2)[0].updates)
+    assert fresh.gradients.are_fast is used.gradients.are_fast is True

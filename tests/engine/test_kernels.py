@@ -14,7 +14,7 @@ from torch.func import functional_call, vmap
 from cofair.engine import stackable
 from cofair.engine.choose import arithmetic
 from cofair.engine.loop_engine import LoopEngine
-from cofair.engine.optimisers import Adam, adam_memory
+from cofair.engine.optimisers import OPTIMISERS, StackedSteps
 from cofair.engine.problem import Problem
 from cofair.engine.protocol import ClientStates, Rewards
 from cofair.engine.stackable import (
@@ -248,12 +248,13 @@ def test_adam_steps_each_model_as_it_would_step_alone(scaled):
     alone = [row.double().clone().requires_grad_() for row in rows]
     rates = torch.tensor([0.1, 0.02, 0.3], device=DEVICE)
     usual = [torch.optim.Adam([row], lr=float(lr)) for row, lr in zip(alone, rates, strict=True)]
-    adam = Adam(adam_memory(ClientStates(), rows), torch.arange(3, device=DEVICE), layout, lambda _, x: x.clone())
+    everybody = torch.arange(3, device=DEVICE)
+    adam = StackedSteps(OPTIMISERS["adam"], {}, everybody, 3, layout, rows, lambda _, x: x.clone())
     scale = torch.tensor([1.0, 0.5, 0.1], device=DEVICE) if scaled else None
     for active in (3, 3, 2):
         gradients = torch.randn(active, layout.size, device=DEVICE)
         own = {name: value[:active] for name, value in layout.views(rows).items()}
-        adam.step(own, layout.views(gradients), rates[:active], None if scale is None else scale[:active])
+        adam.step(own, layout.views(gradients), rates[:active], None if scale is None else scale[:active], {})
         for i in range(active):
             alone[i].grad = gradients[i].double() * (1.0 if scale is None else scale[i].double())
             usual[i].step()

@@ -15,6 +15,8 @@ from cofair.errors import UsageError
 WORKS = {
     "sgd": Work(steps=4, batch_size=8, lr=0.1, clip=1.0),
     "adam": Work(steps=None, epochs=2, batch_size=8, lr=0.01, optimiser="adam", decay=0.5, decay_every="epoch"),
+    "adamw": Work(steps=4, batch_size=8, lr=0.01, optimiser="adamw", clip=0.5, decay=0.5),
+    "momentum": Work(steps=4, batch_size=8, lr=0.05, optimiser="momentum", clip=0.5, decay=0.5),
 }
 
 

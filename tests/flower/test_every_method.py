@@ -55,6 +55,8 @@ def test_the_memory_of_an_optimiser_stays_with_its_client(name):
     "tables",
     [
         {"training": {"optimiser": "adam", "lr": 0.01}},
+        {"training": {"optimiser": "adamw", "lr": 0.01}},
+        {"training": {"optimiser": "momentum", "lr": 0.01}},
         {"run": {"precision": "float32"}},
         {"training": {"epochs": 2, "steps": "none", "decay": 0.9, "decay_every": "epoch", "clip": 0.5}},
         {"contribution": {"measure": "entropy"}},
@@ -62,7 +64,7 @@ def test_the_memory_of_an_optimiser_stays_with_its_client(name):
         {"contribution": {"every": 2}},
         {"participation": {"fraction": 0.5}},
     ],
-    ids=["adam", "float32", "epochs", "entropy", "cosine", "measured anew", "half of the clients"],
+    ids=["adam", "adamw", "momentum", "float32", "epochs", "entropy", "cosine", "measured anew", "half of the clients"],
 )
 def test_settings_mean_the_same(tables):
     chosen = experiment("fedrac", **tables)

@@ -134,25 +134,6 @@ def cosine_utility(inner: Tensor, tolerance: float) -> Utility:
     return utility
 
 
-def error_bound(updates: Tensor, weights: Tensor, present: Tensor | None = None) -> tuple[Tensor, float]:
-    """Return the factors L_i (N,) and I Γ² of a bound in the form of Theorem 1: |φ_i - L_i ψ_i| ≤ L_i ≤ I Γ².
-
-    Splitting ⟨u_{S+i}, u_N⟩ = ⟨u_S, u_N⟩ + r_i ⟨u_i, u_N⟩ in Eq. 2 gives φ_i = L_i ψ_i + R_i, over all orders, with
-    L_i = E[ r_i Γ / ‖u_{S+i}‖ ] and R_i = E[ v(S) (‖u_S‖ - ‖u_{S+i}‖) / ‖u_{S+i}‖ ]. As |v| ≤ 1 and the norms differ by
-    at most r_i Γ, |R_i| ≤ L_i (infinite where the updates of a coalition cancel). Assume further that Σ r = 1 and
-    ⟨u_j, u_N⟩ ≥ 1/I > 0 for all j: then ‖u_{S+i}‖ ≥ ⟨u_{S+i}, u_N⟩ / ‖u_N‖ ≥ r_i / (I Γ), so L_i ≤ I Γ² (infinite
-    here where the assumption fails). A factor common to all is lost when CGSV divides reputations by their sum.
-    """
-    inner, players = inner_products(updates, weights, present)
-    squares = coalition_squares(inner)
-    cancels = squares <= _tolerance(updates) * shapley.subset_sums(inner.diagonal())
-    inverse = squares.rsqrt().masked_fill_(cancels, math.inf)
-    shares = inner.diagonal().sqrt()  # r_i Γ for Γ = 1
-    factors = shares * shapley.mean_with(inverse)
-    nearest = float((inner.sum(1) / shares / shares.sum()).min()) if len(inner) else 0.0  # min_j ⟨u_j, u_N⟩, Σ r = 1
-    return _placed(factors, players), 1 / nearest if nearest > 0 else math.inf
-
-
 def _present(updates: Tensor, weights: Tensor, present: Tensor | None) -> Tensor:
     check_weights(updates, weights, present)
     if present is None:

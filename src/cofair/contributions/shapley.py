@@ -51,12 +51,6 @@ def from_values(values: Tensor) -> Tensor:
     return _sums_with((joins + stays)[size] * values) - (stays[size] * values).sum()
 
 
-def mean_with(values: Tensor) -> Tensor:
-    """Return for each player (N,) the value of the coalition in which it arrives, averaged over all orders."""
-    joins, _, size = _weights(values)
-    return _sums_with(joins[size] * values.to(torch.float64))
-
-
 def orders(players: int, count: int, generator: torch.Generator, places: Tensor | None = None) -> Tensor:
     """Draw orders (K, N) in which players come: all N! if `count` allows it, without replacement where N! is small.
 
@@ -69,11 +63,6 @@ def orders(players: int, count: int, generator: torch.Generator, places: Tensor 
     else:
         drawn = torch.rand(count, players, generator=generator, dtype=torch.float64).argsort(1)
     return drawn if places is None else places.argsort()[drawn]
-
-
-def sample_size(epsilon: float, delta: float) -> int:
-    """Return how many orders bring a mean of terms of range 1 within ε with probability 1-δ (Hoeffding)."""
-    return math.ceil(math.log(2 / delta) / (2 * epsilon**2))
 
 
 def sampled(utility: Utility, drawn: Tensor) -> Tensor:

@@ -27,8 +27,9 @@ class Gradients:
 
     def __call__(self, *given: Any) -> Named:
         """Return the gradients (n, ...) by name at parameters, extras, x, y and weights, which all have n clients."""
-        if self.are_fast is None and len(given[-1]) > 1:
-            self.are_fast = self._is_fast_right(*given)
+        if self.are_fast is None and len(self.problem.federation) > 1:
+            # the way must not depend on who stepped before: a resumed run may begin with another number of clients
+            self.are_fast = self._is_fast_right(*(given if len(given[-1]) > 1 else map(_twice, given)))
             if not self.are_fast and self.problem.device.type == "cuda":
                 warnings.warn("Gradients are computed the safe way, so training is slower.", stacklevel=2)
         return self._fast(*given) if self.are_fast else self._safe(*given)
@@ -78,6 +79,13 @@ class Gradients:
         self, forward: Forward, parameters: Named, extras: Named, x: Tensor, y: Tensor, weights: Tensor
     ) -> Tensor:
         return (self.problem.loss(forward(parameters, extras, x), y) * weights).sum()
+
+
+def _twice(stacked: Named | Tensor) -> Named | Tensor:
+    """Return a stack of one client, or several by name, as that of two who are alike."""
+    if isinstance(stacked, Tensor):
+        return torch.cat([stacked, stacked])
+    return {name: torch.cat([value, value]) for name, value in stacked.items()}
 
 
 def lengths(stacked: Tensor) -> Tensor:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from cofair.engine.forward import Forward
-from cofair.engine.optimisers import adam_memory
+from cofair.engine.optimisers import OPTIMISERS, STEPS, Named, Optimiser
 from cofair.engine.problem import Problem, first_line
 from cofair.engine.protocol import ClientStates, Rewards, Uploads, rows_of
 from cofair.engine.schedule import schedule
 from cofair.engine.statistics import empty_losses, from_batch_losses, look
-from cofair.engine.work import Work
 from cofair.errors import CofairError, RunError
+from cofair.models.parameters import Layout
 
 
 class LoopEngine:
@@ -34,7 +34,8 @@ class LoopEngine:
             dtype=self.problem.layout.dtype,
             device=self.problem.device,
         )
-        memory = _memory(states, rewards.work, updates)
+        remembered = OPTIMISERS[rewards.work.optimiser].memory(states.optimiser, updates)
+        memory = {name: value.clone() for name, value in remembered.items()}
         losses = empty_losses(federation.sizes, rewards.work.looks, updates.dtype, updates.device)
         for i in present.nonzero().flatten().tolist():
             try:
@@ -49,7 +50,8 @@ class LoopEngine:
                     f"Training failed in round {t} at client {federation.names[i]!r}: {first_line(error)}"
                 ) from error
         statistics = from_batch_losses(rewards.work.statistics, losses, federation.sizes)
-        return Uploads(updates, present, federation.sizes, statistics), replace(states, optimiser=memory)
+        after = replace(states, optimiser={**states.optimiser, **memory})
+        return Uploads(updates, present, federation.sizes, statistics), after
 
     @torch.no_grad()
     def _look(self, i: int, rewards: Rewards, losses: Tensor, t: int) -> None:
@@ -63,21 +65,22 @@ class LoopEngine:
             x, y = table.samples(step.positions[0][step.weights[0] > 0])
             losses[step.number] = self.problem.loss(self.forward.evaluate(kept, extras, x), y).mean()
 
-    def _masks(self, neuron_mask: Tensor | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _masks(self, neuron_mask: Tensor | None) -> tuple[Named, Named]:
         """Return what a neuron mask (K,) multiplies: parameters, and extras beside them."""
         if neuron_mask is None or self.problem.neurons is None:
             return {}, {}
         masks = self.problem.layout.views(self.problem.neurons.parameter_mask(neuron_mask[None])[0])
         return masks, {name: value[0] for name, value in self.forward.mask_extras(neuron_mask[None]).items()}
 
-    def _train_client(self, i: int, rewards: Rewards, memory: dict[str, Tensor], t: int) -> Tensor:
-        layout, work = self.problem.layout, rewards.work
+    def _train_client(self, i: int, rewards: Rewards, memory: Named, t: int) -> Tensor:
+        layout, work, optimiser = self.problem.layout, rewards.work, OPTIMISERS[rewards.work.optimiser]
         only = torch.tensor([i])
         table = self.problem.table.select(only)
         start = rows_of(rewards.parameters, only)[0].clone()
         masks, extras = self._masks(None if rewards.neuron_masks is None else rewards.neuron_masks[i])
         parameters = {name: nn.Parameter(value.clone()) for name, value in layout.views(start).items()}
-        optimiser = _optimiser(parameters, work, {name: value[i] for name, value in memory.items()}, self.problem)
+        reference = optimiser.reference(parameters.values(), work.lr)
+        _recall(reference, optimiser, parameters, {name: value[i] for name, value in memory.items()}, layout)
         for step in schedule(table, work, t, layout.dtype):
             batch = step.positions[0][step.weights[0] > 0]
             x, y = table.samples(batch)
@@ -87,46 +90,50 @@ class LoopEngine:
             dropout = self.forward.dropout_extras(step.keys()[0])
             kept = {name: value * masks[name] if masks else value for name, value in parameters.items()}
             loss = self.problem.loss(self.forward(kept, {**extras, **dropout}, x), y).mean()
-            for group in optimiser.param_groups:
-                group["lr"] = float(step.lr)
-            optimiser.zero_grad()
+            reference.zero_grad()
             torch.autograd.backward(loss)
             if work.clip is not None:
                 nn.utils.clip_grad_norm_(list(parameters.values()), work.clip)
-            optimiser.step()
-        if work.optimiser == "adam":
-            _remember(optimiser, parameters, memory, i, self.problem)
+            _step(reference, optimiser, parameters, masks, float(step.lr))
+        _remember(reference, optimiser, parameters, memory, i, layout)
         return layout.flatten(parameters) - start
 
 
-def _optimiser(
-    parameters: dict[str, nn.Parameter], work: Work, memory: dict[str, Tensor], problem: Problem
-) -> torch.optim.Optimizer:
-    if work.optimiser == "sgd":
-        return torch.optim.SGD(parameters.values(), lr=work.lr)
-    adam = torch.optim.Adam(parameters.values(), lr=work.lr)
-    first, second = problem.layout.views(memory["first"]), problem.layout.views(memory["second"])
+def _step(
+    reference: torch.optim.Optimizer, optimiser: Optimiser, parameters: dict[str, nn.Parameter], masks: Named, lr: float
+) -> None:
+    """Take a step; what the client does not hold cannot decay, so that an optimiser which decays sees zeros there."""
+    hidden = masks if optimiser.weight_decay else {}
+    left_out = {name: parameters[name].detach().masked_fill(mask, 0) for name, mask in hidden.items()}
+    for group in reference.param_groups:
+        group["lr"] = lr
+    with torch.no_grad():
+        for name, value in left_out.items():
+            parameters[name].sub_(value)
+        reference.step()
+        for name, value in left_out.items():
+            parameters[name].add_(value)
+
+
+def _recall(
+    reference: torch.optim.Optimizer, optimiser: Optimiser, parameters: dict[str, nn.Parameter], memory: Named,
+    layout: Layout,
+) -> None:  # fmt: skip
+    """Give torch's optimiser what it remembered of one client."""
+    views = {torch_name: layout.views(memory[name]) for name, torch_name in optimiser.moments.items()}
     for name, parameter in parameters.items():
-        adam.state[parameter] = {
-            "step": memory["steps"].to("cpu", torch.float32),
-            "exp_avg": first[name].clone(),
-            "exp_avg_sq": second[name].clone(),
-        }
-    return adam
-
-
-def _memory(states: ClientStates, work: Work, like: Tensor) -> dict[str, Tensor]:
-    """Return the clients' optimiser memory, made anew where there is none yet."""
-    if work.optimiser == "sgd":
-        return {name: value.clone() for name, value in states.optimiser.items()}
-    return {name: value.clone() for name, value in adam_memory(states, like).items()}
+        reference.state[parameter] = {torch_name: view[name].clone() for torch_name, view in views.items()}
+        if optimiser.counts_steps:
+            reference.state[parameter]["step"] = memory[STEPS].to("cpu", torch.float32)
 
 
 def _remember(
-    adam: torch.optim.Optimizer, parameters: dict[str, nn.Parameter], memory: dict[str, Tensor], i: int,
-    problem: Problem,
+    reference: torch.optim.Optimizer, optimiser: Optimiser, parameters: dict[str, nn.Parameter], memory: Named, i: int,
+    layout: Layout,
 ) -> None:  # fmt: skip
-    states = {name: adam.state[parameter] for name, parameter in parameters.items()}
-    memory["first"][i] = problem.layout.flatten({name: state["exp_avg"] for name, state in states.items()})
-    memory["second"][i] = problem.layout.flatten({name: state["exp_avg_sq"] for name, state in states.items()})
-    memory["steps"][i] = int(next(iter(states.values()))["step"])
+    """Write what torch's optimiser remembers of client i."""
+    states = {name: reference.state[parameter] for name, parameter in parameters.items()}
+    for own, torch_name in optimiser.moments.items():
+        memory[own][i] = layout.flatten({name: state[torch_name] for name, state in states.items()})
+    if optimiser.counts_steps:
+        memory[STEPS][i] = int(next(iter(states.values()))["step"])

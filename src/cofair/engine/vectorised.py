@@ -14,7 +14,7 @@ from cofair.engine.forward import Forward
 from cofair.engine.gradients import Gradients, lengths
 from cofair.engine.graphs import StepGraphs
 from cofair.engine.linear_stack import LinearStack
-from cofair.engine.optimisers import Adam, Named, Sgd, adam_memory
+from cofair.engine.optimisers import OPTIMISERS, Named, StackedSteps
 from cofair.engine.problem import Problem, first_line
 from cofair.engine.protocol import ClientStates, Rewards, Uploads, rows_of
 from cofair.engine.schedule import Step, longest_first, schedule
@@ -61,7 +61,7 @@ class VectorisedEngine:
         if rewards.step_masks is not None and rewards.step_choices is not None:
             drawn = rewards.step_masks[there], rewards.step_choices[there]
         with _failures_told(t):
-            if self.stack is not None and work.optimiser == "sgd":
+            if self.stack is not None and OPTIMISERS[work.optimiser].is_stack_step:
                 self._train_stack(rows, masks, steps, work, drawn)
             else:
                 with self.problem.own_randomness(t, work.phase.address):
@@ -154,10 +154,10 @@ class VectorisedEngine:
         layout = self.problem.layout
         views = layout.views(rows)
         masks, extras = self._masks(neuron_masks)
-        optimiser: Sgd | Adam = Sgd()
-        if work.optimiser == "adam":
-            like = rows[:1].expand(len(self.problem.federation), -1)
-            optimiser = Adam(adam_memory(states, like), order.to(rows.device), layout, self.graphs.hold)
+        optimiser = StackedSteps(
+            OPTIMISERS[work.optimiser], states.optimiser, order.to(rows.device), len(self.problem.federation), layout,
+            rows, self.graphs.hold,
+        )  # fmt: skip
 
         def take(given: Named) -> None:
             x, y = self.problem.table.samples(given["positions"])
@@ -166,8 +166,9 @@ class VectorisedEngine:
             extra = {name.removeprefix(_EXTRA): value for name, value in given.items() if name.startswith(_EXTRA)}
             kept = {name: value * masks[name][:n] if name in masks else value for name, value in own.items()}
             gradients = self.gradients(kept, extra, x, y, given["weights"])
-            gradients |= {name: gradients[name] * mask[:n] for name, mask in masks.items()}
-            optimiser.step(own, gradients, given["lr"], _clipping(gradients, work.clip))
+            held = {name: mask[:n] for name, mask in masks.items()}
+            gradients |= {name: gradients[name] * mask for name, mask in held.items()}
+            optimiser.step(own, gradients, given["lr"], _clipping(gradients, work.clip), held)
 
         for step in steps:
             if drawn is not None:
@@ -177,7 +178,7 @@ class VectorisedEngine:
                 extra |= self.forward.dropout_extras(step.keys())
             given = {f"{_EXTRA}{name}": value for name, value in extra.items()}
             self.graphs.take((work.optimiser, work.clip, *masks), take, given | _inputs(step))
-        return replace(states, optimiser=optimiser.remembered()) if isinstance(optimiser, Adam) else states
+        return replace(states, optimiser=optimiser.remembered())
 
     def _masks(self, neuron_masks: Tensor | None) -> tuple[Named, Named]:
         """Return by name what neuron masks multiply: parameters, and extras beside them."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from cofair.engine import optimisers
 from cofair.engine.phases import TRAIN, Phase
 from cofair.errors import UsageError
 
@@ -23,7 +24,7 @@ class Work:
     decay: float = 1.0
     decay_every: Literal["round", "epoch"] = "round"
     clip: float | None = None
-    optimiser: Literal["sgd", "adam"] = "sgd"
+    optimiser: str = "sgd"  # one of OPTIMISERS
     drop_last: bool = False
     phase: Phase = TRAIN
     epochs_a_round: int | None = None  # of the main training, by which the learning rate falls; its epochs if not set
@@ -33,6 +34,7 @@ class Work:
     def __post_init__(self) -> None:
         if not isinstance(self.phase, Phase):
             raise UsageError(f"A phase is a Phase, such as Phase('finetune', uploads=False), and not {self.phase!r}.")
+        optimisers.find(self.optimiser)
         if (self.steps is None) == (self.epochs is None):
             raise UsageError("Local training needs either steps or epochs, not both and not neither.")
         if self.decay_every == "epoch" and self.epochs is None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from cofair.config.experiment import Experiment
 from cofair.data.federation import Arrays
 from cofair.engine.losses import Loss
+from cofair.engine.optimisers import OPTIMISERS
 from cofair.engine.problem import first_line
 from cofair.engine.protocol import ClientStates, Rewards
 from cofair.errors import UsageError, nearest
@@ -105,7 +106,7 @@ class Participant:
         remembered = participant_memory.optimiser(context, local.problem.device)
         uploads, states = local.train(rewards, ClientStates() if asked["memory"] == "none" else remembered, t)
         update = uploads.updates[0]
-        scope = None if work.optimiser == "adam" else scope  # its momentum moves what this submodel leaves out as well
+        scope = None if OPTIMISERS[work.optimiser].moves_masked else scope
         arrays = wire.pack(update, update != 0, scope)
         arrays |= {name: values[0].reshape(-1).cpu().numpy() for name, values in uploads.statistics.items()}
         participant_memory.remember(

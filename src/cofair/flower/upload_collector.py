@@ -7,6 +7,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
+from cofair.engine.optimisers import OPTIMISERS
 from cofair.engine.problem import Problem
 from cofair.engine.protocol import Rewards, Uploads
 from cofair.engine.statistics import looked_at
@@ -43,7 +44,7 @@ class Gathering:
     def take(self, i: int, reply: Message, model: str, version: str, scope: Tensor | None) -> Tensor:
         """Take the answer of client i, of which all lies within the scope (D,), and return its update; or refuse it."""
         told = self._checked(reply, model, version)
-        if self._work.optimiser == "adam":  # momentum moves what a submodel leaves out as well
+        if OPTIMISERS[self._work.optimiser].moves_masked:
             scope = None
         layout = self._problem.layout
         nothing = self._updates.new_zeros(layout.size)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from cofair.results.result import Result
 from cofair.runs.run import drive, prepare
 from cofair.runs.setup import Model, Parts
 from cofair.storage.folder import RunFolder
-from cofair.storage.journal import opened
+from cofair.storage.journal import open_journal
 
 
 def run(
@@ -35,7 +35,7 @@ def run(
     batch_size: int = 32,
     lr: float = 0.03,
     decay: float = 1.0,
-    decay_every: str = "round",
+    decay_every: Literal["round", "epoch"] = "round",
     clip: float | None = None,
     optimiser: str = "sgd",
     drop_last: bool = False,
@@ -130,7 +130,7 @@ def run_experiment(
     heard, path = as_listener(listener), None if folder is None else folder.path
     with (
         choose.arithmetic(experiment.run.precision),
-        opened(folder, experiment, keeps_rewards=True, announced=heard is not None) as journal,
+        open_journal(folder, experiment, keeps_rewards=True, announced=heard is not None) as journal,
     ):
         if heard is not None:
             heard.preparing(Job(experiment, path))
