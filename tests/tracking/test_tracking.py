@@ -15,7 +15,8 @@ from cofair.results.listener import Listeners
 from cofair.results.record import Record
 from cofair.runs.compare import compare
 from cofair.storage.history import read_history
-from cofair.tracking.base import TRACKERS, Tracking, numbers, tracked
+from cofair.tracking import TRACKERS
+from cofair.tracking.base import Tracking, numbers, tracked
 from cofair.tracking.mlflow import _local_store
 
 SMALL = Experiment.from_dict(

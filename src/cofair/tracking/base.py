@@ -1,7 +1,7 @@
 """Track runs with the tools that people already use: the numbers of the history, with the settings.
 
 A tracker is a listener, outside the loop. If it fails on the way, as when its server goes away, training continues
-without it and `Tracking.troubles` says so. A new tracker is a file and a line in `TRACKERS`.
+without it and `Tracking.troubles` says so. A new tracker is a file and a line in `TRACKERS` of this package.
 """
 
 import importlib
@@ -16,11 +16,8 @@ from cofair.errors import UsageError, nearest
 from cofair.results import columns
 from cofair.results.listener import Listener
 from cofair.results.record import Record
+from cofair.tracking import TRACKERS
 
-TRACKERS = {  # by the name that --track takes
-    "tensorboard": "cofair.tracking.tensorboard:TensorBoard",
-    "mlflow": "cofair.tracking.mlflow:MLflow",
-}
 LISTED_CLIENTS = 50  # with more clients only the numbers over all of them are logged
 FOLDER = Path("tracking")  # where runs without a folder of their own are logged
 Ending = Literal["finished", "failed", "killed"]
