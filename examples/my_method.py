@@ -10,11 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from cofair.engine.phases import Phase
-from cofair.engine.protocol import Delivered, Rewards, Uploads
-from cofair.methods import Method, Server, register
-from cofair.methods.rules.aggregation import mean_over_clients
-from cofair.settings import setting
+from cofair import Delivered, Method, Phase, Rewards, Server, Uploads, mean_over_clients, register, setting
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ class Collected(NoJournal):
     def begin(self, *given):
         return Past(state=self.begun)
 
-    def tested(self, tested, *, announced=False):
+    def tested(self, tested):
         self.rounds.append(tested)
 
     def keep(self, state):
@@ -59,7 +59,10 @@ class Heard(Listener):
     """A listener that calls what a test gives it, and collects failures by the name of the run."""
 
     def __init__(self, tested=None):
-        self.failures, self._tested = {}, tested
+        self.failures, self.noted, self._tested = {}, {}, tested
+
+    def notes(self, job, notes):
+        self.noted[job.name] = notes
 
     def tested(self, job, record):
         if self._tested is not None:

@@ -1,16 +1,12 @@
-"""The pages for users are true: their Python runs, their settings are read, their commands and links exist."""
+"""The pages are true: their Python runs, their settings are read, their commands and links exist."""
 
 import contextlib
 import io
 import re
 import shlex
 import tomllib
-from pathlib import Path
 
-import numpy as np
-import pytest
 import typer
-from torch import nn
 
 from cofair import methods
 from cofair.cli.main import app
@@ -19,57 +15,26 @@ from cofair.config.grid import read_grid
 from cofair.data import datasets
 from cofair.data.scenes import SCENES
 from cofair.reproduce.paper_tables import chosen, names, table
+from tests.pages import ALL_PAGES, FENCE, PAGES, ROOT, blocks, each, prose, read, spans
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def name_of(page):
-    return str(page.relative_to(ROOT))
+WIDTH = 120
 
 
-def blocks(page, *languages):
-    """Return the fenced blocks of a page in some languages: (language, text)."""
-    found = list(FENCE.finditer(page.read_text(encoding="utf-8")))
-    return [(match[1], match[2]) for match in found if match[1] in languages]
-
-
-def with_block(*languages):
-    return pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, *languages)], ids=name_of)
-
-
-def federation_of_the_readme():
-    """Make the names that the README uses without saying what they are."""
-    rng = np.random.default_rng(0)
-
-    def draw(n):
-        x = rng.normal(size=(n, 6))
-        return x, x[:, :3].argmax(1)
-
-    (x, y), (xv, yv), (xt, yt) = (draw(n) for n in (30, 40, 60))
-    others = [draw(n) for n in (40, 50, 60)]
-    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
-    return {"x": x, "y": y, "xv": xv, "yv": yv, "xt": xt, "yt": yt, "others": others, "model": model}
-
-
-@with_block("python")
+@each(PAGES, lambda page: blocks(page, "python"))
 def test_the_python_of_a_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch):
     """Blocks share one namespace; a block `text` right after one of Python is what that prints."""
     monkeypatch.chdir(tmp_path)
-    names = federation_of_the_readme() if page.name == "README.md" else {}
-    printed = ""
+    namespace, printed = {}, ""
     for number, (language, text) in enumerate(blocks(page, "python", "text"), start=1):
         if language == "text":
             assert printed == text, f"block {number} of {page.name}"
             continue
-        source = text.replace("(x, y), ...]", "(x, y), *others]")
         with contextlib.redirect_stdout(io.StringIO()) as output:
-            exec(compile(source, f"{page.name}, block {number}", "exec"), names)
+            exec(compile(text, f"{page.name}, block {number}", "exec"), namespace)
         printed = output.getvalue()
 
 
-@with_block("toml")
+@each(PAGES, lambda page: blocks(page, "toml"))
 def test_the_settings_of_a_page_are_read(page):
     for _, text in blocks(page, "toml"):
         tables = tomllib.loads(text)
@@ -78,7 +43,7 @@ def test_the_settings_of_a_page_are_read(page):
 
 def commands(page):
     """Return the lines of a page's code blocks that call cofair, without comments."""
-    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    text = read(page).replace("\\\n", " ")
     code = "\n".join(block for language, block in FENCE.findall(text) if language != "python")
     code += "\n" + "\n".join(line for line in FENCE.sub("", text).split("\n") if line.startswith("    "))
     return [shlex.split(line, comments=True)[1:] for line in map(str.strip, code.split("\n")) if calls(line)]
@@ -90,9 +55,7 @@ def calls(line):
 
 def inline(page):
     """Return the calls of cofair within sentences; they may leave out arguments."""
-    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
-    prose = "\n".join(line for line in prose.split("\n") if not line.startswith("    "))
-    return [text.split()[1:] for text in re.findall(r"`([^`]+)`", prose) if calls(text)]
+    return [span.split()[1:] for span in spans(page) if calls(span)]
 
 
 def command_of(words):
@@ -111,7 +74,7 @@ def parsed(words):
     return command.make_context(command.name, left).params
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name_of)
+@each(PAGES, commands)
 def test_the_commands_of_a_page_exist_and_take_their_options(page):
     for words in commands(page):
         given = parsed(words)
@@ -132,7 +95,7 @@ def test_the_commands_of_a_page_exist_and_take_their_options(page):
         assert read_grid(tables)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if inline(page)], ids=name_of)
+@each(PAGES, inline)
 def test_commands_in_sentences_exist_and_have_their_options(page):
     for words in inline(page):
         command, left = command_of(words)
@@ -141,25 +104,31 @@ def test_commands_in_sentences_exist_and_have_their_options(page):
         assert named <= options | {"--help", "-h"}, words
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@each(ALL_PAGES)
 def test_the_links_of_a_page_lead_somewhere(page):
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", read(page))):
         if target.startswith(("http://", "https://")):
             continue
         path, _, part = target.partition("#")
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), f"{page.name} links to {target}"
-        assert not part or part in headings(file), f"{page.name} links to {target}"
+        assert not part or part in anchors(file), f"{page.name} links to {target}"
 
 
-def headings(page):
+def anchors(page):
     """Return the anchors of a page's headings, as GitHub makes them."""
-    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", read(page)), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
 
 
+@each(ALL_PAGES)
+def test_prose_is_not_wider_than_a_screen(page):
+    """Tables and code may be wider, and so may a line that is one long word, such as a link."""
+    wide = [line for line in prose(page).split("\n") if len(line) > WIDTH and not line.lstrip().startswith(("|", "!["))]
+    assert not [line for line in wide if max(map(len, line.split())) < WIDTH], f"wrap these lines of {page.name}"
+
+
 def test_the_index_names_every_page_for_users():
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    index = read(ROOT / "docs" / "README.md")
     for page in (ROOT / "docs").glob("*.md"):
         assert page.name == "README.md" or f"({page.name})" in index, page.name

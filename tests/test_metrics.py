@@ -152,6 +152,22 @@ class TestBounds:
             metrics.rate([], [])
 
 
+class TestCollaborationGain:
+    def test_by_hand(self):
+        alone, rewards = [0.2, 0.4, 0.6], [[0.3, 0.6, 0.9], [0.3, 0.5, 0.7]]  # gains 10, 20, 30 points, then all 10
+        assert metrics.mean_collaboration_gain(alone, rewards) == pytest.approx([0.2, 0.1])
+        assert metrics.collaboration_gain_spread(alone, rewards) == pytest.approx([(0.02 / 3) ** 0.5, 0.0])
+
+    def test_a_client_that_has_no_accuracy_leaves_them_undefined(self):
+        assert np.isnan(metrics.mean_collaboration_gain([0.2, 0.4], [0.3, np.nan]))
+        assert np.isnan(metrics.collaboration_gain_spread([0.2, 0.4], [0.3, np.nan]))
+
+    def test_there_must_be_clients(self):
+        for metric in (metrics.mean_collaboration_gain, metrics.collaboration_gain_spread):
+            with pytest.raises(UsageError, match="no clients"):
+                metric([], [])
+
+
 class TestBootstrap:
     c = np.linspace(0.2, 0.5, 12)
 

@@ -1,26 +1,70 @@
-"""Federated learning in which every participant receives a model as good as what it brought."""
+"""Federated learning in which every participant receives a model as good as what it brought.
+
+Everything that users need is here: `run`, `compare` and `sweep` for experiments, `federate` and `Federation` for data,
+and what methods of one's own are made of. Names are imported on first use, so that `import cofair` is quick.
+"""
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from cofair.config.experiment import Experiment
     from cofair.data.build import federate
     from cofair.data.federation import Federation
+    from cofair.engine.phases import Phase
+    from cofair.engine.protocol import Delivered, Rewards, Uploads
+    from cofair.engine.work import Work
+    from cofair.errors import CofairError, RunError, UsageError
+    from cofair.methods.families.sparse_aggregate import SparsifiedMethod
+    from cofair.methods.families.submodels import SubmodelMethod
+    from cofair.methods.method import Method
+    from cofair.methods.registry import register
+    from cofair.methods.rules.aggregation import mean_over_clients, mean_over_holders
+    from cofair.methods.server import Server
     from cofair.report.page import write_report as write_report
+    from cofair.results.comparison import Comparison
+    from cofair.results.listener import Listener
     from cofair.results.result import Result
+    from cofair.runs.compare import compare
     from cofair.runs.single import run
+    from cofair.runs.sweep import sweep
+    from cofair.settings import setting
     from cofair.storage.export import export_reward as export_reward
 
-__all__ = ["Experiment", "Federation", "Result", "__version__", "federate", "run"]
+__all__ = [
+    "CofairError", "Comparison", "Delivered", "Experiment", "Federation", "Listener", "Method", "Phase", "Result",
+    "Rewards", "RunError", "Server", "SparsifiedMethod", "SubmodelMethod", "Uploads", "UsageError", "Work",
+    "__version__", "compare", "federate", "mean_over_clients", "mean_over_holders", "register", "run", "setting",
+    "sweep",
+]  # fmt: skip
 
 _HOMES = {
+    "CofairError": "cofair.errors",
+    "Comparison": "cofair.results.comparison",
+    "Delivered": "cofair.engine.protocol",
     "Experiment": "cofair.config.experiment",
     "Federation": "cofair.data.federation",
+    "Listener": "cofair.results.listener",
+    "Method": "cofair.methods.method",
+    "Phase": "cofair.engine.phases",
     "Result": "cofair.results.result",
+    "Rewards": "cofair.engine.protocol",
+    "RunError": "cofair.errors",
+    "Server": "cofair.methods.server",
+    "SparsifiedMethod": "cofair.methods.families.sparse_aggregate",
+    "SubmodelMethod": "cofair.methods.families.submodels",
+    "Uploads": "cofair.engine.protocol",
+    "UsageError": "cofair.errors",
+    "Work": "cofair.engine.work",
+    "compare": "cofair.runs.compare",
     "federate": "cofair.data.build",
+    "mean_over_clients": "cofair.methods.rules.aggregation",
+    "mean_over_holders": "cofair.methods.rules.aggregation",
+    "register": "cofair.methods.registry",
     "run": "cofair.runs.single",
+    "setting": "cofair.settings",
+    "sweep": "cofair.runs.sweep",
     # what methods of Result do: by these names lower layers reach what is built on them
     "export_reward": "cofair.storage.export",
     "write_report": "cofair.report.page",
@@ -34,3 +78,8 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, for editors and notebooks."""
+    return sorted(__all__)

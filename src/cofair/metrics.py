@@ -94,6 +94,25 @@ def rate(contributions: Numbers, accuracies: Numbers, alpha: float = 0.5) -> flo
     return float(within_alpha_bound(contributions, accuracies, alpha).mean())
 
 
+def mean_collaboration_gain(contributions: Numbers, accuracies: Numbers) -> Floats:
+    """Return MCG of CYCle (Tastan et al. 2025) for each row of accuracies (..., N): the mean gain over training alone.
+
+    Contributions must be the accuracies that clients reach alone.
+    """
+    c, a = _paired(contributions, accuracies, at_least=1)
+    return np.asarray((a - c).mean(-1))
+
+
+def collaboration_gain_spread(contributions: Numbers, accuracies: Numbers) -> Floats:
+    """Return CGS of CYCle for each row of accuracies (..., N): the standard deviation of gains over clients.
+
+    It is that of the population, divided by N: the clients are all there are. The smaller, the more evenly gains are
+    spread, whoever brought how much: where everybody gains the same it is 0.
+    """
+    c, a = _paired(contributions, accuracies, at_least=1)
+    return np.asarray((a - c).std(-1))
+
+
 def bootstrap_interval(
     contributions: Numbers, accuracies: Numbers, level: float = 0.95, draws: int = 2000, seed: int = 0
 ) -> tuple[float, float] | None:

@@ -6,7 +6,7 @@ from torch import nn
 
 import cofair
 from cofair.config.experiment import ContributionSettings
-from cofair.contributions import MEASURES, Measure, cosine, measure
+from cofair.contributions import MEASURES, Measure, cosine, find, measure
 from cofair.contributions.diversity import classes_held, label_entropy
 from cofair.contributions.size import relative_sizes
 from cofair.errors import RunError, UsageError
@@ -181,17 +181,14 @@ def test_an_unknown_measure_is_refused(federation):
     with pytest.raises(UsageError, match=r"contribution.measure = 'sizes' is not a choice: did you mean 'size'\?"):
         contributions(federation, "sizes")
     with pytest.raises(UsageError, match=r"Unknown measure of contribution 'sizes': did you mean 'size'\?"):
-        measure("sizes", "test", None, None)
+        find("sizes")
 
 
 def test_a_measure_that_is_not_finite_is_a_sentence(monkeypatch):
-    class Broken:
-        has_validation = False
-
-    broken = Measure("broken", lambda given: torch.tensor([1.0, torch.nan]))
+    broken = Measure(lambda given: torch.tensor([1.0, torch.nan]), needs_training=False)
     monkeypatch.setitem(MEASURES, "broken", broken)
     with pytest.raises(RunError, match="The contribution 'broken' of some client is not a finite number"):
-        measure("broken", "test", Broken(), None)
+        measure("broken", "test", None, None, None, None)
 
 
 @pytest.mark.gpu

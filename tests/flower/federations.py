@@ -7,9 +7,9 @@ import torch
 from cofair.config.experiment import Experiment
 from cofair.data.federation import Federation
 from cofair.flower.client import client_app
+from cofair.flower.federation_server import deployed, serve
 from cofair.flower.flower_settings import Waiting
 from cofair.flower.in_process import InProcessGrid
-from cofair.flower.server import deployed, serve
 from cofair.models import build
 from tests.driving import prepare, rounds, with_engine
 

@@ -99,7 +99,7 @@ def test_who_does_not_allow_what_is_asked_is_absent_and_says_so(log):
 
 
 def test_a_server_that_asks_for_more_than_it_declared_gets_nothing(monkeypatch):
-    monkeypatch.setattr("cofair.flower.server.asked_by", lambda _: ("size",))
+    monkeypatch.setattr("cofair.flower.federation_server.asked_by", lambda _: ("size",))
     chosen = experiment("q-ffl", last=2)
     grid = grid_of(chosen, node={"allow": "size"})
     with pytest.raises(RunError, match="does not allow 'loss_before'"):

@@ -12,7 +12,7 @@ from cofair.flower.deploy.app import demonstration
 from cofair.flower.deploy.demo import is_over, write_data
 from cofair.flower.deploy.local_federation import LocalFederation
 from cofair.flower.deploy.ports import listens
-from cofair.flower.server import deployed
+from cofair.flower.federation_server import deployed
 from cofair.storage.history import read_history
 from tests.driving import prepare, rounds, with_engine
 from tests.flower.deployed import needs_nginx

@@ -29,7 +29,10 @@ def made_run(
                 t == rounds[-1], random.random(neurons).tolist() if neurons else None,
             )
         )  # fmt: skip
-    outcome = Outcome(method, seed, tuple(names), (100,) * n, tuple(brought.tolist()), tuple(history))
+    outcome = Outcome(
+        method, seed, tuple(names), (100,) * n, tuple(brought.tolist()), tuple(history),
+        contributions_are_accuracies=measure == "standalone",
+    )  # fmt: skip
     experiment: dict[str, dict[str, Any]] = {
         "training": {"rounds": rounds[-1]}, "contribution": {"measure": measure}, "method": {"name": method},
         "run": {"metric": "accuracy", "precision": "float32", "evaluate_every": 1},

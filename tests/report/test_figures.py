@@ -17,7 +17,9 @@ def run_of(brought, got, *, rounds=(1,), allocation=None, download=0.5, method="
     history = tuple(
         Record(t, None, list(got), None, None, [download] * n, 1.0, t == rounds[-1], allocation) for t in rounds
     )
-    outcome = Outcome(method, 0, tuple("abcdefg"[:n]), (10,) * n, tuple(brought), history)
+    outcome = Outcome(
+        method, 0, tuple("abcdefg"[:n]), (10,) * n, tuple(brought), history, contributions_are_accuracies=True
+    )
     experiment = {
         "training": {"rounds": rounds[-1]}, "contribution": {"measure": "standalone"},
         "run": {"metric": "accuracy", "evaluate_every": every},
@@ -120,7 +122,9 @@ def test_one_client_is_told_about_alone():
 
 
 def test_other_measures_are_not_drawn_as_accuracies():
-    run = dataclasses.replace(run_of([3.0, 1.0], [0.6, 0.3]), facts={"given": ["contributions"], "parameters": 250})
+    run = run_of([3.0, 1.0], [0.6, 0.3])
+    outcome = dataclasses.replace(run.outcome, contributions_are_accuracies=False)
+    run = dataclasses.replace(run, outcome=outcome, facts={"given": ["contributions"], "parameters": 250})
     plots = {plot.key: plot for plot in figures.of_method(ReportedMethod("fedsac", (run,)))}
     assert "bounds" not in plots
     assert plots["contribution_and_reward"].marks == (Points("clients", (3.0, 1.0), (60.0, 30.0), ("a", "b")),)

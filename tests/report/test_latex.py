@@ -37,7 +37,7 @@ def test_a_table_is_balanced_and_every_row_has_its_columns():
     assert unescaped.count("$") % 2 == 0
     assert re.findall(r"\\(begin|end)\{(\w+)\}", text) == [("begin", "tabular"), ("end", "tabular")]
     columns = re.search(r"\\begin\{tabular\}\{(\w+)\}", text)[1]
-    assert [len(row) for row in rows(text)] == [len(columns), len(columns)] == [6, 6]
+    assert [len(row) for row in rows(text)] == [len(columns), len(columns)] == [8, 8]
     assert "%" not in text.replace(r"\%", "").split("\n", 2)[2]  # a comment would swallow the rest of its row
 
 

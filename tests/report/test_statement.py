@@ -8,7 +8,7 @@ from cofair.config.experiment import Experiment
 from cofair.errors import UsageError
 from cofair.report.reported_runs import ReportedMethod, ReportedRun, reported_method
 from cofair.report.statement import ClientStatements, largest_changes
-from cofair.results.record import Record
+from cofair.results.record import Record, are_accuracies
 from cofair.results.result import Outcome
 from cofair.runs.single import run_experiment
 
@@ -19,7 +19,10 @@ def standing(brought, got, *, reputations=None, method="fedsac", measure="standa
         Record(5 * t, None, list(got), None, reputations and reputations[t - 1], [0.5] * n, 1.0, t == rounds)
         for t in range(1, rounds + 1)
     )
-    outcome = Outcome(method, 0, tuple(names or "abcd"[:n]), (10,) * n, tuple(brought), history)
+    outcome = Outcome(
+        method, 0, tuple(names or "abcd"[:n]), (10,) * n, tuple(brought), history,
+        contributions_are_accuracies=are_accuracies(measure, given),
+    )  # fmt: skip
     experiment = {"contribution": {"measure": measure}, "run": {"metric": "accuracy"}}
     run = ReportedRun(None, outcome, experiment, {"given": list(given), "parameters": 250})
     return ClientStatements(ReportedMethod(method, (run,)))

@@ -18,7 +18,15 @@ from tests.methods.test_every_method import rows, run
 def standing_of(count):
     everybody = torch.ones(count, dtype=torch.bool)
     numbers = torch.linspace(0.1, 0.5, count, dtype=torch.float64)
-    return ClientStatus(numbers, numbers, torch.zeros(len(numbers)), ~everybody, torch.zeros_like(numbers), everybody)
+    return ClientStatus(
+        numbers,
+        numbers,
+        torch.zeros(len(numbers)),
+        ~everybody,
+        torch.zeros_like(numbers),
+        everybody,
+        torch.zeros(len(numbers)),
+    )
 
 
 def test_long_updates_are_cut_to_a_multiple_of_the_median_norm():

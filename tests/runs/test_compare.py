@@ -1,9 +1,14 @@
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
+import cofair
 from cofair.config.experiment import Experiment
-from cofair.errors import UsageError
+from cofair.errors import RunError, UsageError
+from cofair.methods.fedsac import FedSAC
 from cofair.runs.compare import compare
+from tests.driving import Heard
 
 SMALL = Experiment.from_dict(
     {
@@ -27,7 +32,7 @@ def test_methods_meet_the_same_federation_and_contributions(tmp_path):
     first, second = comparison.of("fedavg")
     assert first.contributions != second.contributions
     assert {(method, seed) for method, seed, _ in heard} == {
-        (method, seed) for method in ("contributions", "standalone", "fedavg") for seed in (0, 1)
+        (method, seed) for method in ("standalone", "fedavg") for seed in (0, 1)
     }
 
     frame = comparison.to_frame().set_index("method")
@@ -63,3 +68,39 @@ def test_earlier_tables_are_not_replaced_unless_asked(tmp_path):
 def test_nothing_to_compare_is_a_sentence():
     with pytest.raises(UsageError, match="at least one method"):
         compare(SMALL, [])
+
+
+def broken(self, *given):
+    raise RunError("It diverged.")
+
+
+def test_a_run_that_fails_is_left_out_and_the_others_are_compared(tmp_path, monkeypatch):
+    monkeypatch.setattr(FedSAC, "learn", broken)
+    heard = Heard()
+    comparison = compare(SMALL, ["fedsac", "fedavg"], 2, tmp_path, listener=heard)
+    assert comparison.methods == ["fedavg"]
+    assert comparison.failures == heard.failures == {"fedsac-seed0": "It diverged.", "fedsac-seed1": "It diverged."}
+    assert list(pd.read_csv(tmp_path / "summary.csv")["method"]) == ["fedavg", "fedavg"]
+    with pytest.raises(RunError, match="It diverged"):  # nothing is left to compare
+        compare(SMALL, ["fedsac"])
+
+
+def test_workers_measure_what_one_process_measures(tmp_path):
+    names = ["standalone", "fedavg", "contract"]
+    here = Heard()
+    alone, shared = compare(SMALL, names, 2), compare(SMALL, names, 2, tmp_path, workers=2, listener=here)
+    assert shared.clients_frame().equals(alone.clients_frame())
+    assert set(here.noted) == {"contract-seed0", "contract-seed1"}
+    (tmp_path / "fedavg-seed1" / "summary.json").unlink()
+    again = compare(SMALL, names, 2, tmp_path, workers=2, resume=True)
+    assert again.clients_frame().equals(alone.clients_frame())
+
+
+def test_data_and_a_model_of_ones_own_are_compared():
+    x = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
+    y = (x.sum(1) > 0).long()
+    federation = cofair.Federation([(x[:10], y[:10]), (x[10:60], y[10:60])], test=(x[60:], y[60:]))
+    comparison = compare(SMALL, ["standalone", "fedavg"], 2, federation=federation, model=lambda: nn.Linear(4, 2))
+    assert [outcome.sizes for outcome in comparison.outcomes] == [(10, 50)] * 4
+    with pytest.raises(UsageError, match="Several workers need an experiment that names everything"):
+        compare(SMALL, ["fedavg"], 2, workers=2, federation=federation, model=lambda: nn.Linear(4, 2))

@@ -191,7 +191,6 @@ class WrongInput(nn.Module):
         ({"loss": "hinge"}, "Unknown loss 'hinge'"),
         ({"metric": "f1"}, "Unknown metric 'f1'"),
         ({"method": "nothing"}, "Unknown method"),
-        ({"learning_rate": 3}, "Unknown setting 'training.learning_rate'"),
         ({"model": "mlp"}, "must be an nn.Module or a function"),
         ({"model": nn.Linear}, "must take no arguments"),
         ({"model": lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(10))}, "lazy layers"),

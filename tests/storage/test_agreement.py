@@ -216,6 +216,17 @@ def test_an_edited_summary_is_named(run, cofair, change, sentence):
     assert_named(run, cofair, sentence)
 
 
+def test_a_summary_written_before_there_was_a_column_agrees(run):
+    def without(summary):
+        for cell in summary["cells"].values():
+            del cell["mcg"], cell["cgs"]
+
+    edit(run / "summary.json", without)
+    assert agreed(run).fault is None
+    edit(run / "summary.json", lambda summary: summary["cells"]["best"].update(max=1.0))
+    assert "cells.best.max in summary.json" in examined(run).fault
+
+
 def swapped(path, change):
     file = TensorFile(path)
     tensor_file.write(path, file.facts, change(file.value(Delivered, torch.device("cpu"))))

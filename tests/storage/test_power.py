@@ -67,13 +67,13 @@ def test_without_syncing_a_power_cut_would_take_what_was_announced(disk, tmp_pat
 def test_a_head_that_participants_are_told_is_on_the_disk(disk, tmp_path, monkeypatch, every):
     heads, keep = [], FolderJournal.keep
 
-    def told(journal, position):
-        keep(journal, position)
+    def noted(journal, state):
+        keep(journal, state)
         heads.append(journal.head)
-        left = disk.left(tmp_path / "run", tmp_path / "left" / str(position.t))
+        left = disk.left(tmp_path / "run", tmp_path / "left" / str(state.round))
         assert heads[-1] in {entry["hash"] for entry in verified(left / "ledger.jsonl")}
 
-    monkeypatch.setattr(FolderJournal, "keep", told)
+    monkeypatch.setattr(FolderJournal, "keep", noted)
     carried_out(experiment_of("fedavg", run={"checkpoint_every": every}), tmp_path / "run")
     assert len(set(heads)) == {0: 13, 3: 5}[every]
 
@@ -90,7 +90,7 @@ def test_a_run_that_begins_again_elsewhere_keeps_the_head_that_was_told(tmp_path
 
 
 def run_stopped(experiment, path):
-    def stopping(journal, position):
+    def stopping(journal, state):
         raise RuntimeError
 
     with pytest.MonkeyPatch.context() as patch:

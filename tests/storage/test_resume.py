@@ -355,7 +355,7 @@ def test_a_state_that_cannot_be_stored_is_told_in_the_first_round(tmp_path, monk
     monkeypatch.setattr(FedAvg, "learn", lambda self, server, state, *_: replace(state, personal=slice(3)))
     monkeypatch.setattr(FedAvg, "delivered", lambda self, server, state: Delivered(state.parameters))
     with pytest.raises(
-        UsageError, match=r"cannot hold state\.state\.personal, which is of type slice.*checkpoint_every"
+        UsageError, match=r"cannot hold state\.method\.personal, which is of type slice.*checkpoint_every"
     ):
         carried_out(experiment_of("fedavg"), tmp_path / "told")
     carried_out(experiment_of("fedavg", run={"checkpoint_every": 0}), tmp_path / "without")
@@ -372,7 +372,7 @@ def test_checkpoints_by_time_cost_at_most_their_share(tmp_path, monkeypatch):
         path.write_bytes(b"")
 
     monkeypatch.setattr("cofair.storage.checkpoint.tensor_file.write", slow)
-    at = type("At", (), {"t": 1, "last": False})
+    at = type("At", (), {"round": 1, "last": False})
     checkpoints = Checkpoints(tmp_path, None)
     for _ in range(300):
         now[0] += 1.0

@@ -11,14 +11,13 @@ from rich.markup import escape
 from scipy import stats
 
 from cofair.cli.console import new_table, output, print_table
+from cofair.cli.headline import print_headline
 from cofair.config.grid import Point
 from cofair.config.job import Job
 from cofair.report.reported_runs import read_run
+from cofair.results.columns import MEASURED, NAMED, over_seeds, shown
 from cofair.runs.jobs import unfinished
 from cofair.storage.folder import write_whole
-
-_MEASURED = ("fairness", "max", "mean", "min", "rate")
-_PERCENT = ("max", "mean", "min")
 
 
 def sweep_frame(points: Sequence[Point], jobs: Sequence[Job], rules: Sequence[str] = ("last", "best")) -> pd.DataFrame:
@@ -33,11 +32,8 @@ def sweep_frame(points: Sequence[Point], jobs: Sequence[Job], rules: Sequence[st
             continue
         outcome = read_run(job.path).outcome
         for rule in rules:
-            cell = outcome.cell(rule)
-            measured = {name: getattr(cell, name) for name in _MEASURED}
-            extra = {"download": outcome.download, "seconds": outcome.seconds, "folder": job.name}
             own = {key: _cell(point.varied.get(key)) for key in varied}
-            rows.append({**own, "rule": rule, **measured, **extra})
+            rows.append({**own, "rule": rule, **outcome.row(rule), "folder": job.name})
     return pd.DataFrame(rows)
 
 
@@ -53,10 +49,9 @@ def grouped(frame: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
     for values, own in frame.groupby(keys, sort=False, dropna=False):
         row: dict[str, Any] = dict(zip(keys, values if isinstance(values, tuple) else (values,), strict=True))
         row["seeds"] = len(own)
-        for name in _MEASURED:
-            known = own[name].dropna().astype(float)
-            row[name] = float(known.mean()) if len(known) else None
-            row[f"{name}_std"] = float(known.std(ddof=1)) if len(known) > 1 else None
+        for column in MEASURED:
+            if column.name in own:
+                row |= over_seeds(column, list(own[column.name]))
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -82,8 +77,15 @@ def paired(frame: pd.DataFrame, varied: Sequence[str], rule: str) -> pd.DataFram
             if label != first:
                 runs = group[group["label"] == label].set_index(seeds)
                 rows += [
-                    {**where, "method": label, "against": first, "quantity": name, **_difference(runs, against, name)}
-                    for name in ("fairness", "max")
+                    {
+                        **where,
+                        "method": label,
+                        "against": first,
+                        "quantity": column.name,
+                        **_difference(runs, against, column.name),
+                    }
+                    for column in MEASURED
+                    if column.paired
                 ]
     return pd.DataFrame(rows)
 
@@ -130,42 +132,32 @@ def print_sweep(points: Sequence[Point], jobs: Sequence[Job], rule: str, out: Pa
         print(json.dumps({name: json.loads(part.to_json(orient="records")) for name, part in own.items()}, indent=1))
         return
     console = output()
-    shown = new_table()
     keys = [key for key in varied if key != "run.seed"]
-    for key in keys:
-        shown.add_column(key.partition(".")[2] if key != "method.name" else "method", no_wrap=True)
-    for name in ("fairness γ", "max %", "mean %", "min %", "rate", "seeds"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    for _, row in table[table["rule"] == rule].iterrows():
-        cells = ["" if pd.isna(row[key]) else escape(_setting(row[key])) for key in keys]
-        shown.add_row(*cells, *[_spread(row, name) for name in _MEASURED], str(row["seeds"]))
-    print_table(console, shown)
+    read = table[table["rule"] == rule]
+    rows = [{str(key): value for key, value in row.items()} for row in read.to_dict(orient="records")]
+    print_headline(
+        console, [key.partition(".")[2] if key != "method.name" else "method" for key in keys],
+        [(["" if pd.isna(row[key]) else _setting(row[key]) for key in keys], row) for row in rows],
+        shown(read, MEASURED), trailing=["seeds"], undefined="–",
+    )  # fmt: skip
     if len(pairs):
         _print_pairs(console, pairs, [key for key in varied if key != "run.seed" and not key.startswith("method.")])
     print(f"Written: {out / 'summary.csv'}, {out / 'runs.csv'} and a folder for each run.")
 
 
 def _print_pairs(console: Console, pairs: pd.DataFrame, scene: Sequence[str]) -> None:
-    shown = new_table()
+    table = new_table()
     for name in (*[key.partition(".")[2] for key in scene], "method", "against", "quantity"):
-        shown.add_column(name, no_wrap=True)
+        table.add_column(name, no_wrap=True)
     for name in ("pairs", "difference", "p"):
-        shown.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True)
     for _, row in pairs.iterrows():
-        scale = 100 if row["quantity"] in _PERCENT else 1
-        spread = "" if pd.isna(row["std"]) else f" ± {scale * row['std']:.2f}"
-        difference = "–" if pd.isna(row["difference"]) else f"{scale * row['difference']:+.2f}{spread}"
+        column = NAMED[row["quantity"]]
+        spread = "" if pd.isna(row["std"]) else f" ± {column.factor * row['std']:.2f}"
+        difference = "–" if pd.isna(row["difference"]) else f"{column.factor * row['difference']:+.2f}{spread}"
         where = ["" if pd.isna(row[key]) else escape(str(row[key])) for key in scene]
-        name = "fairness γ" if row["quantity"] == "fairness" else "max %"
         p = "" if pd.isna(row["p"]) else f"{row['p']:.3f}"
-        shown.add_row(*where, escape(row["method"]), escape(row["against"]), name, str(row["pairs"]), difference, p)
-    print_table(console, shown)
-
-
-def _spread(row: "pd.Series[Any]", name: str) -> str:
-    if pd.isna(row[name]):
-        return "–"
-    scale, digits = (100, 1) if name in _PERCENT else (1, 2 if name == "rate" else 1)
-    spread = row[f"{name}_std"]
-    text = f"{scale * row[name]:.{digits}f}"
-    return text if pd.isna(spread) else f"{text} ± {scale * spread:.{digits}f}"
+        table.add_row(
+            *where, escape(row["method"]), escape(row["against"]), column.heading, str(row["pairs"]), difference, p
+        )
+    print_table(console, table)

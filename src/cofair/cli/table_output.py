@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from cofair.cli.console import narrowest, new_table, output, print_table, widest_that_fits
+from cofair.cli.headline import Layout, left_out, print_headline
 from cofair.config.experiment import Experiment
 from cofair.data import datasets as data
 from cofair.methods import METHODS
+from cofair.results.columns import NAMED, Column, shown
 from cofair.results.comparison import Comparison
 from cofair.results.result import Outcome
 from cofair.results.table_cells import LAST_ROUNDS
@@ -35,52 +37,11 @@ def comparison(result: Comparison, experiment: Experiment, rule: str, *, as_json
         return
     console = output()
     console.print(f"[bold]{_title(experiment, rule)}[/]")
-    layout = _headline(console, frame)
-    _notes(console, frame, layout)
-    _clients(console, [result.of(name) for name in result.methods], experiment)
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Which columns a headline table has, and which of them with their spread."""
-
-    columns: tuple[str, ...]
-    spread: tuple[str, ...]
-
-
-_HEADERS = {
-    "fairness": "fairness γ", "max": "max %", "mean": "mean %", "min": "min %", "rate": "rate",
-    "download": "download", "seconds": "seconds",
-}  # fmt: skip
-_MEASURED = ("fairness", "max", "mean", "min", "rate")
-_LAYOUTS = (  # from wide to narrow: what matters least goes first
-    _Layout((*_MEASURED, "download", "seconds"), _MEASURED),
-    _Layout((*_MEASURED, "download"), _MEASURED),
-    _Layout(_MEASURED, _MEASURED),
-    _Layout(_MEASURED, ("fairness", "max", "mean", "min")),
-    _Layout(_MEASURED, ("fairness", "max")),
-    _Layout(_MEASURED, ("fairness",)),
-    _Layout(_MEASURED, ()),
-)
-
-
-def _headline(console: Console, frame: pd.DataFrame) -> _Layout:
-    """Print the methods' numbers, as many as the terminal is wide for."""
+    columns = shown(frame)
     rows = [{str(key): value for key, value in row.items()} for row in frame.to_dict(orient="records")]
-
-    def make(layout: _Layout) -> Table:
-        table = new_table()
-        table.add_column("method", no_wrap=True)
-        for name in layout.columns:
-            table.add_column(_HEADERS[name], justify="right", no_wrap=True)
-        for row in rows:
-            cells = [_cell(row, name, spread=name in layout.spread) for name in layout.columns]
-            table.add_row(escape(str(row["method"])), *cells)
-        return table
-
-    place, table = widest_that_fits(console, [partial(make, layout) for layout in _LAYOUTS])
-    print_table(console, table)
-    return _LAYOUTS[place]
+    layout = print_headline(console, ["method"], [([str(row["method"])], row) for row in rows], columns)
+    _notes(console, frame, columns, layout)
+    _clients(console, [result.of(name) for name in result.methods], experiment)
 
 
 def outcome(result: Outcome, experiment: Experiment, *, as_json: bool) -> None:
@@ -176,37 +137,18 @@ def _last_rounds(rounds: int) -> str:
     return "mean of the final ten rounds" if rounds >= LAST_ROUNDS else "mean of all rounds"
 
 
-def _cell(row: dict[str, Any], name: str, *, spread: bool) -> str:
-    value = row[name]
-    if pd.isna(value):
-        return "undefined"
-    if name == "download":
-        return f"{100 * value:.0f} %"
-    if name == "seconds":
-        return f"{value:.1f}"
-    scale, digits = (100, 1) if name in ("max", "mean", "min") else (1, 2 if name == "rate" else 1)
-    text = f"{scale * value:.{digits}f}"
-    if spread and name == "fairness" and not pd.isna(row["fairness_low"]):
-        return f"{text} [{row['fairness_low']:.0f}, {row['fairness_high']:.0f}]"
-    deviation = row[f"{name}_std"]
-    return f"{text} ± {scale * deviation:.{digits}f}" if spread and not pd.isna(deviation) else text
-
-
-def _notes(console: Console, frame: pd.DataFrame, layout: _Layout) -> None:
+def _notes(console: Console, frame: pd.DataFrame, columns: Sequence[Column], layout: Layout) -> None:
     """Say what the numbers are: of those that are shown."""
-    notes = ["γ = 100 × Pearson(contribution, accuracy)", "rate: share of clients inside α-BCF"]
-    if "fairness" in layout.spread and frame["fairness_low"].notna().any():
+    notes = [column.note for column in layout.columns if column.note is not None]
+    if NAMED["fairness"] in layout.spread and frame["fairness_low"].notna().any():
         notes.append(r"\[low, high]: 95 % bootstrap interval over clients")
-    if any(frame[f"{name}_std"].notna().any() for name in layout.spread):
+    if any(frame[f"{column.name}_std"].notna().any() for column in layout.spread):
         notes.append("±: standard deviation over seeds")
     console.print(f"[dim]{'; '.join(notes)}.[/]")
     if (frame["fairness_defined"] < frame["seeds"]).any():
         console.print("[dim]undefined: all rewards (or all contributions) are equal, so there is no correlation.[/]")
-    left_out = [name for name in _LAYOUTS[0].columns if name not in layout.columns]
-    if bare := [n for n in _MEASURED if n not in layout.spread and frame[f"{n}_std"].notna().any()]:
-        left_out.append(f"± of {', '.join(bare)}")
-    if left_out:
-        console.print(f"[dim]Left out for want of width: {', '.join(left_out)}; --json has everything.[/]")
+    if missing := left_out(columns, layout, frame):
+        console.print(f"[dim]Left out for want of width: {', '.join(missing)}; --json has everything.[/]")
 
 
 def _clients(console: Console, outcomes: Sequence[Sequence[Outcome]], experiment: Experiment) -> None:
@@ -223,13 +165,13 @@ def _clients(console: Console, outcomes: Sequence[Sequence[Outcome]], experiment
     left = list(outcomes)
     while left:
         count = len(left)
-        while count > 1 and narrowest(console, _block(left[:count], experiment)) > console.width:
+        while count > 1 and narrowest(console, _block(left[:count])) > console.width:
             count -= 1
-        print_table(console, _block(left[:count], experiment))
+        print_table(console, _block(left[:count]))
         left = left[count:]
 
 
-def _block(outcomes: Sequence[Sequence[Outcome]], experiment: Experiment) -> Table:
+def _block(outcomes: Sequence[Sequence[Outcome]]) -> Table:
     seeds = outcomes[0]
     table = new_table()
     table.add_column("client", no_wrap=True)
@@ -237,7 +179,7 @@ def _block(outcomes: Sequence[Sequence[Outcome]], experiment: Experiment) -> Tab
         table.add_column(column, justify="right", no_wrap=True)
     samples = np.mean([outcome.sizes for outcome in seeds], axis=0)
     brought = np.mean([outcome.contributions for outcome in seeds], axis=0)
-    accuracy = experiment.contribution.measure == "standalone"  # others are no accuracies
+    accuracy = seeds[0].contributions_are_accuracies
     got = [100 * np.mean([outcome.accuracies for outcome in own], axis=0) for own in outcomes]
     for i, name in enumerate(seeds[0].names):
         own = f"{100 * brought[i]:.1f}" if accuracy else f"{brought[i]:.3g}"

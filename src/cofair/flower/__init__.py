@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cofair.flower import files
     from cofair.flower.client import client_app
-    from cofair.flower.server import serve, server_app
+    from cofair.flower.federation_server import serve, server_app
 
 __all__ = ["client_app", "files", "serve", "server_app"]
 
@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any:
 
         return client_app
     if name in ("serve", "server_app"):
-        from cofair.flower import server
+        from cofair.flower import federation_server
 
-        return getattr(server, name)
+        return getattr(federation_server, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,5 @@
 """The comparison as a LaTeX table, for \\input into a paper."""
 
-import math
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -9,12 +8,9 @@ from typing import Any
 import pandas as pd
 
 from cofair.report.reported_runs import ReportedMethod, comparison
+from cofair.results.columns import Column, shown
 from cofair.storage.folder import explaining_write_errors, write_whole
 
-_COLUMNS = {  # quantity: heading, factor, digits
-    "fairness": (r"$\gamma$", 1, 1), "max": (r"max [\%]", 100, 1), "mean": (r"mean [\%]", 100, 1),
-    "min": (r"min [\%]", 100, 1), "rate": ("rate", 1, 2),
-}  # fmt: skip
 _ESCAPED = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -32,20 +28,23 @@ def table(frame: pd.DataFrame, references: Collection[str] = ()) -> str:
     References, such as training alone, are not ranked.
     """
     rows = [{str(key): value for key, value in row.items()} for row in frame.to_dict(orient="records")]
-    ranked = [row for row in rows if row["method"] not in references]
-    best = {name: max(_shown(row, name) for row in ranked) if len(ranked) > 1 else None for name in _COLUMNS}
+    columns = [column for column in shown(frame) if column.latex is not None]
+    ranked = [k for k, row in enumerate(rows) if row["method"] not in references]
+    best = {
+        column.name: {ranked[i] for i in column.best([rows[k][column.name] for k in ranked])} if len(ranked) > 1 else {}
+        for column in columns
+    }
     body = []
-    for row in rows:
-        mark = best if row["method"] not in references else dict.fromkeys(_COLUMNS)
-        cells = [_cell(row, name, mark[name]) for name in _COLUMNS]
+    for k, row in enumerate(rows):
+        cells = [_cell(row, column, k in best[column.name]) for column in columns]
         body.append(" & ".join([escaped(str(row["method"])), *cells]) + r" \\")
-    heading = " & ".join(["method", *(heading for heading, _, _ in _COLUMNS.values())]) + r" \\"
+    heading = " & ".join(["method", *(column.latex or "" for column in columns)]) + r" \\"
     seeds = sorted({int(row["seeds"]) for row in rows})
     return "\n".join(
         [
             r"% needs \usepackage{booktabs}; put it into a table with \input{table.tex}",
             f"% accuracies by the rule '{frame['rule'].iloc[0]}', {'/'.join(map(str, seeds))} seeds; -- is undefined",
-            rf"\begin{{tabular}}{{l{'r' * len(_COLUMNS)}}}",
+            rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
             r"\toprule",
             heading,
             r"\midrule",
@@ -76,17 +75,9 @@ def escaped(text: str) -> str:
     return "".join(_ESCAPED.get(sign, sign) for sign in plain)
 
 
-def _shown(row: dict[str, Any], name: str) -> float:
-    """Return a value as it is printed: what looks equal is equally good."""
-    _, factor, digits = _COLUMNS[name]
-    return -math.inf if pd.isna(row[name]) else round(factor * float(row[name]), digits)
-
-
-def _cell(row: dict[str, Any], name: str, best: float | None) -> str:
-    _, factor, digits = _COLUMNS[name]
-    value, spread = _shown(row, name), row[f"{name}_std"]
-    if value == -math.inf:
+def _cell(row: dict[str, Any], column: Column, best: bool) -> str:
+    value, spread = row[column.name], row[f"{column.name}_std"]
+    if pd.isna(value):
         return "--"
-    text = f"{value:.{digits}f}"
-    text = rf"\mathbf{{{text}}}" if value == best else text
-    return f"${text}$" if pd.isna(spread) else rf"${text} \pm {factor * float(spread):.{digits}f}$"
+    text = rf"\mathbf{{{column.text(value)}}}" if best else column.text(value)
+    return f"${text}$" if pd.isna(spread) else rf"${text} \pm {column.spread_text(spread)}$"

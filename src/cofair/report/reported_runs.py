@@ -66,7 +66,7 @@ class ReportedRun:
     @property
     def contributions_are_accuracies(self) -> bool:
         """Tell whether contributions and rewards are measured on one scale."""
-        return self.setting("contribution", "measure") == "standalone" and "contributions" not in self.facts["given"]
+        return self.outcome.contributions_are_accuracies
 
     @property
     def metric(self) -> str:
@@ -136,7 +136,7 @@ def read_run(folder: Path) -> ReportedRun:
     records = read_records(folder, facts)
     if not records:
         raise RunError(f"{folder} has no tested round yet: the run was stopped before its first test.")
-    outcome = outcome_of(str(experiment.get("method", {}).get("name", facts.get("method", "method"))), facts, records)
+    outcome = outcome_of(experiment, facts, records)
     travelled = traffic(folder)
     return ReportedRun(folder, outcome, experiment, facts | ({"traffic": travelled} if travelled else {}))
 

@@ -10,14 +10,15 @@ from cofair.config.job import Job
 from cofair.report.reported_runs import read_run
 from cofair.reproduce.paper_numbers import Number
 from cofair.reproduce.paper_tables import PublishedTable, behind, experiment
+from cofair.results.columns import NAMED
 from cofair.results.result import Outcome
 from cofair.runs.jobs import unfinished
 
-_QUANTITIES = {
-    "fairness_pearson_x100": ("fairness", 1.0),
-    "max_test_accuracy_pct": ("max", 100.0),
-    "mean_test_accuracy_pct": ("mean", 100.0),
-    "rate_alphaBCF": ("rate", 1.0),
+_COLUMNS = {  # of a comparison, by what the files of published numbers call them
+    "fairness_pearson_x100": NAMED["fairness"],
+    "max_test_accuracy_pct": NAMED["max"],
+    "mean_test_accuracy_pct": NAMED["mean"],
+    "rate_alphaBCF": NAMED["rate"],
 }
 _ROUNDING = 1e-9  # of means over seeds
 
@@ -52,7 +53,7 @@ def reached(lines: Sequence[Line], rule: str) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for line in lines:
         own, value = line.published, line.measured[rule]
-        if value is not None and own.std is not None and own.metric in _QUANTITIES:
+        if value is not None and own.std is not None and own.metric in _COLUMNS:
             good, count = found.get(own.method, (0, 0))
             found[own.method] = good + (value.mean >= own.mean - own.std - _ROUNDING), count + 1
     return found
@@ -99,10 +100,10 @@ def _value(cell: Number, outcomes: Sequence[Outcome], rule: str) -> Value | None
 
 def _read(cell: Number, outcome: Outcome, rule: str) -> float | None:
     """Return one run's value by a rule."""
-    if cell.metric in _QUANTITIES:
-        name, scale = _QUANTITIES[cell.metric]
-        value = getattr(outcome.cell(rule), name)
-        return None if value is None else scale * value
+    if cell.metric in _COLUMNS:
+        column = _COLUMNS[cell.metric]
+        value = outcome.cell(rule)[column.name]
+        return None if value is None else column.factor * value
     if cell.metric in ("mean_psi", "mean_reward_sparsity_pct"):
         return _of_agent(cell, outcome)
     # Table 7 of FedSAC: accuracies where fairness is above 95

@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import pandas as pd
 
 from cofair.results import notebook
+from cofair.results.columns import COUNTED, MEASURED, over_seeds
 from cofair.results.result import Outcome
-
-QUANTITIES = ("fairness", "max", "mean", "min", "rate")
 
 
 @dataclass(frozen=True)
@@ -35,19 +33,16 @@ class Comparison:
         rows = []
         for method in self.methods:
             own = self.of(method)
-            read = [outcome.cell(rule) for outcome in own]
+            read = [outcome.row(rule) for outcome in own]
             row: dict[str, object] = {"method": method, "rule": rule, "seeds": len(own)}
-            for name in QUANTITIES:
-                values = [getattr(cell, name) for cell in read]
-                defined = [value for value in values if value is not None]
-                row[name] = float(np.mean(defined)) if defined else None
-                row[f"{name}_std"] = float(np.std(defined, ddof=1)) if len(defined) > 1 else None
+            for column in MEASURED:
+                row |= over_seeds(column, [one[column.name] for one in read])
             row["tested_rounds"] = max(len(outcome.history) for outcome in own)
-            row["fairness_defined"] = sum(cell.fairness is not None for cell in read)
+            row["fairness_defined"] = sum(one["fairness"] is not None for one in read)
             low_high = own[0].fairness_interval if len(own) == 1 and rule == "last" else None
             row["fairness_low"], row["fairness_high"] = low_high or (None, None)
-            row["download"] = float(np.mean([outcome.download for outcome in own]))
-            row["seconds"] = float(np.mean([outcome.seconds for outcome in own]))
+            for column in COUNTED:
+                row |= over_seeds(column, [one[column.name] for one in read])
             rows.append(row)
         return pd.DataFrame(rows)
 

@@ -6,7 +6,7 @@ from cofair.config.job import Job
 from cofair.results.record import Record
 from cofair.results.result import Outcome
 
-Callback = Callable[[str, int, Record | None], None]  # method, seed, tested round (None: a run is being prepared)
+Callback = Callable[[str, int, Record], None]  # method, seed, tested round
 
 
 class Listener:
@@ -67,10 +67,6 @@ class CallbackListener(Listener):
     def __init__(self, callback: Callback) -> None:
         """Take the function."""
         self._callback = callback
-
-    def preparing(self, job: Job) -> None:
-        """Call it with None."""
-        self._callback("contributions", job.experiment.run.seed, None)
 
     def tested(self, job: Job, record: Record) -> None:
         """Call it with the record."""

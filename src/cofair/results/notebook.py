@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
+
+from cofair.results.columns import cell_text, shown
 
 if TYPE_CHECKING:
     from cofair.results.comparison import Comparison
@@ -38,23 +39,14 @@ def outcome(result: "Outcome") -> str:
 
 
 def comparison(result: "Comparison") -> str:
-    """Return one row a method."""
-    frame, rows = result.to_frame(), []
-    for row in frame.to_dict(orient="records"):
-        cells = [_number(row, "fairness", 1, 1), *(_number(row, name, 100, 1) for name in ("max", "mean", "min"))]
-        cells += [_number(row, "rate", 1, 2), f"{100 * row['download']:.0f} %", f"{row['seconds']:.1f}"]
-        rows.append([str(row["method"]), *cells])
+    """Return one row per method."""
+    frame = result.to_frame()
+    columns = shown(frame)
+    records = [{str(key): value for key, value in row.items()} for row in frame.to_dict(orient="records")]
+    rows = [[str(row["method"]), *(cell_text(row, column) for column in columns)] for row in records]
     seeds = int(frame["seeds"].max())
     title = f"<b>{len(rows)} methods</b>, {seeds} seed{'' if seeds == 1 else 's, mean ± standard deviation'}"
-    header = ["method", "fairness γ", "max %", "mean %", "min %", "rate", "download", "seconds"]
-    return _html(title, [], header, rows)
-
-
-def _number(row: Any, name: str, factor: float, digits: int) -> str:
-    if pd.isna(row[name]):
-        return "undefined"
-    spread = "" if pd.isna(row[f"{name}_std"]) else f" ± {factor * row[f'{name}_std']:.{digits}f}"
-    return f"{factor * row[name]:.{digits}f}{spread}"
+    return _html(title, [], ["method", *(column.heading for column in columns)], rows)
 
 
 def _html(title: str, facts: Iterable[str], header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

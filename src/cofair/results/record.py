@@ -4,9 +4,22 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What each client brought, and whether that is the accuracy it reaches alone, on one scale with its reward's."""
+
+    contributions: tuple[float, ...]
+    are_accuracies: bool
+
+
+def are_accuracies(measure: object, given: Collection[str]) -> bool:
+    """Tell whether contributions by a measure are accuracies that clients reach alone; given ones may be anything."""
+    return measure == "standalone" and "contributions" not in given
 
 
 @dataclass(frozen=True)
@@ -28,10 +41,13 @@ class Record:
     contributions: list[float] | None = None  # what the method goes by, where that was measured anew
     # client: why an upload of it was refused since the record before; the last reason of each
     refused: dict[str, str] | None = None
+    # for listeners, which hear of a round as it happens; not in the line, because run.json has it
+    baseline: Baseline | None = field(default=None, compare=False, repr=False)
 
     def to_json(self) -> str:
         """Return the record as one line; what is absent is left out."""
-        return json.dumps({key: value for key, value in asdict(self).items() if value is not None})
+        values = asdict(replace(self, baseline=None))
+        return json.dumps({key: value for key, value in values.items() if value is not None})
 
     def of(self, clients: int) -> "Record":
         """Return the record with NaN for clients that joined later, who are last."""
@@ -46,6 +62,8 @@ class Record:
     def from_json(cls, line: str) -> "Record":
         """Read a record from its line; anything else than a record is a ValueError or a TypeError."""
         values: dict[str, Any] = json.loads(line)
+        if "baseline" in values:
+            raise TypeError("baseline")
         record = cls(**{"fairness": None, "validation": None, "reputation": None, **values})
         for name, hint in _HINTS.items():
             if not _fits(getattr(record, name), hint):
@@ -54,7 +72,7 @@ class Record:
 
 
 PER_CLIENT = ("accuracies", "validation", "reputation", "download", "promised", "validated", "contributions")
-_HINTS = typing.get_type_hints(Record)
+_HINTS = {name: hint for name, hint in typing.get_type_hints(Record).items() if name != "baseline"}
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
@@ -15,6 +15,7 @@ from cofair import metrics
 from cofair.engine.problem import Problem
 from cofair.engine.protocol import Delivered
 from cofair.results import notebook, table_cells
+from cofair.results.columns import COUNTED
 from cofair.results.record import Record
 from cofair.results.table_cells import Cell
 
@@ -32,6 +33,7 @@ class Outcome:
     sizes: tuple[int, ...]
     contributions: tuple[float, ...]
     history: tuple[Record, ...]
+    contributions_are_accuracies: bool = field(default=False, kw_only=True)  # that clients reach alone
 
     def __post_init__(self) -> None:
         """Leave gaps where a client had not joined yet."""
@@ -78,7 +80,14 @@ class Outcome:
             self.contributions,
             [record.accuracies for record in self.history],
             validation if len(validation) == len(self.history) else None,
+            contributions_are_accuracies=self.contributions_are_accuracies,
         )
+
+    def row(self, rule: str = "last") -> dict[str, float | None]:
+        """Return every column of a comparison for this run, read by a rule."""
+        last = self.history[-1]
+        counted = {column.name: column.of_record(last) for column in COUNTED if column.of_record is not None}
+        return {**self.cell(rule).values, **counted}
 
     def to_frame(self) -> pd.DataFrame:
         """Return the history as a table, one row a round and client."""
@@ -100,7 +109,7 @@ class Outcome:
         return {
             "method": self.method,
             "seed": self.seed,
-            "cells": {rule: asdict(self.cell(rule)) for rule in rules},
+            "cells": {rule: self.cell(rule).to_dict() for rule in rules},
             "fairness_interval": self.fairness_interval,
             "download": self.download,
             "seconds": self.seconds,

@@ -7,14 +7,17 @@ contributions, so that the choice is free of the test set only where these are (
 the default).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cofair.errors import UsageError, nearest
-from cofair.metrics import fairness_by_round, within_alpha_bound
+from cofair.results import columns
+from cofair.results.columns import MEASURED, Column
+from cofair.results.record import Baseline
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,29 +27,58 @@ JOINT_MARGIN = 0.01  # one point of accuracy
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: the metrics under a rule, and the rounds they were read at."""
+    """One cell: every measured column under a rule (None where it is undefined), and the rounds it was read at."""
 
     rule: str
-    fairness: float | None
-    max: float
-    mean: float
-    min: float
-    rate: float
+    values: Mapping[str, float | None]
     rounds: tuple[int, ...]
+
+    def __getitem__(self, name: str) -> float | None:
+        """Return a column by its name."""
+        return self.values[name]
+
+    @property
+    def fairness(self) -> float | None:
+        """Return γ, or None where it is undefined."""
+        return self.values["fairness"]
+
+    @property
+    def max(self) -> float:
+        """Return the best client's accuracy."""
+        return self._defined("max")
+
+    @property
+    def mean(self) -> float:
+        """Return the mean accuracy over clients."""
+        return self._defined("mean")
+
+    @property
+    def min(self) -> float:
+        """Return the worst client's accuracy."""
+        return self._defined("min")
+
+    @property
+    def rate(self) -> float:
+        """Return the share of clients inside α-BCF."""
+        return self._defined("rate")
+
+    def _defined(self, name: str) -> float:
+        value = self.values[name]
+        assert value is not None  # its column cannot be undefined
+        return value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the cell in plain values, as `summary.json` holds it."""
+        return {"rule": self.rule, **self.values, "rounds": self.rounds}
 
 
 @dataclass(frozen=True, eq=False)
 class _History:
-    """Every metric at every evaluated round (T,), on the test set; accuracies on validation if there are."""
+    """Every measured column at every tested round (T,), on the test set and, if there is one, on the validation set."""
 
     rounds: npt.NDArray[np.int64]
-    fairness: Floats
-    max: Floats
-    mean: Floats
-    min: Floats
-    rate: Floats
-    fairness_on_validation: Floats | None
-    max_on_validation: Floats | None
+    tested: Mapping[str, Floats]
+    validated: Mapping[str, Floats] | None
 
 
 def read(
@@ -56,6 +88,8 @@ def read(
     accuracies: npt.ArrayLike,
     validation_accuracies: npt.ArrayLike | None = None,
     alpha: float = 0.5,
+    *,
+    contributions_are_accuracies: bool = False,
 ) -> Cell:
     """Read a cell from accuracies (T, N) of N clients at T evaluated rounds, by one of the rules.
 
@@ -68,69 +102,63 @@ def read(
     if not t.size:
         raise UsageError("The history is empty: a table cell needs at least one evaluated round.")
     _check("accuracies", a, t, c)
-    gamma_v = best_v = None
+    baseline, validated = Baseline(tuple(c.tolist()), contributions_are_accuracies), None
     if validation_accuracies is not None:
         v = np.asarray(validation_accuracies, dtype=np.float64)
         _check("validation accuracies", v, t, c)
-        gamma_v, best_v, *_ = _metrics(c, v, alpha)
-    return RULES[rule](_History(t, *_metrics(c, a, alpha), gamma_v, best_v))
-
-
-def _metrics(c: Floats, a: Floats, alpha: float) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Return fairness, maximum, mean, minimum and rate at each round (T,); NaN is a client that had not joined yet."""
-    gaps = np.isnan(a)
-    if not gaps.any():
-        return fairness_by_round(c, a), a.max(1), a.mean(1), a.min(1), within_alpha_bound(c, a, alpha).mean(1)
-    nobody = (np.array([np.nan]),) * 5
-    rows = [
-        nobody if gap.all() else _metrics(c[~gap], row[None, ~gap], alpha) for gap, row in zip(gaps, a, strict=True)
-    ]
-    fairness, high, mean, low, share = (np.concatenate(part) for part in zip(*rows, strict=True))
-    return fairness, high, mean, low, share
+        validated = columns.by_round(baseline, v, alpha)
+    return RULES[rule](_History(t, columns.by_round(baseline, a, alpha), validated))
 
 
 def _best(history: _History) -> Cell:
-    metrics = (history.fairness, history.max, history.mean, history.min, history.rate)
-    at = [_argbest(values) for values in metrics]
-    gamma, high, mean, low, share = (float(values[k]) for values, k in zip(metrics, at, strict=True))
-    if np.isnan(gamma):
-        return Cell("best", None, high, mean, low, share, _rounds(history, at[1:]))
-    return Cell("best", gamma, high, mean, low, share, _rounds(history, at))
+    values: dict[str, float | None] = {}
+    read_at = []
+    for column in MEASURED:
+        own = history.tested[column.name]
+        k = _argbest(own, column)
+        undefined = column.may_be_undefined and np.isnan(own[k])
+        values[column.name] = None if undefined else float(own[k])
+        read_at += [] if undefined else [k]
+    return Cell("best", values, _rounds(history, read_at))
 
 
 def _joint(history: _History) -> Cell:
-    gamma, best = history.fairness_on_validation, history.max_on_validation
-    if gamma is None or best is None:
+    if history.validated is None:
         raise UsageError(
             "The rule 'joint' chooses its round on the validation set, but this run did not evaluate its "
             "rewards there: set run.joint = true and run it again."
         )
+    gamma, best = history.validated["fairness"], history.validated["max"]
     good = best >= best[_argbest(best)] - JOINT_MARGIN - 1e-9  # 0.71 - 0.70 is a hair above 0.01
     fair = np.where(good, gamma, np.nan)
     # where no round has a defined fairness on validation, the most accurate one is as good a reading as any
     k = _argbest(best if np.isnan(fair).all() else fair)
-    return Cell("joint", *_mean_over(history, np.array([k])), _rounds(history, [k]))
+    return Cell("joint", _mean_over(history, np.array([k])), _rounds(history, [k]))
 
 
 def _last(history: _History) -> Cell:
     chosen = np.flatnonzero(history.rounds > history.rounds.max() - LAST_ROUNDS)
-    return Cell("last", *_mean_over(history, chosen), _rounds(history, chosen))
+    return Cell("last", _mean_over(history, chosen), _rounds(history, chosen))
 
 
 RULES: dict[str, Callable[[_History], Cell]] = {"best": _best, "joint": _joint, "last": _last}
 
 
-def _mean_over(history: _History, chosen: npt.NDArray[np.int64]) -> tuple[float | None, float, float, float, float]:
-    """Return the mean of each metric over chosen rounds; undefined fairness is left out of its mean."""
-    gamma = history.fairness[chosen]
-    gamma = gamma[~np.isnan(gamma)]
-    others = (history.max, history.mean, history.min, history.rate)
-    high, mean, low, share = (float(values[chosen].mean()) for values in others)
-    return float(gamma.mean()) if gamma.size else None, high, mean, low, share
+def _mean_over(history: _History, chosen: npt.NDArray[np.int64]) -> dict[str, float | None]:
+    """Return the mean of each column over chosen rounds; rounds in which one is undefined are left out of its mean."""
+    found: dict[str, float | None] = {}
+    for column in MEASURED:
+        values = history.tested[column.name][chosen]
+        if column.may_be_undefined:
+            values = values[~np.isnan(values)]
+        found[column.name] = float(values.mean()) if values.size else None
+    return found
 
 
-def _argbest(values: Floats) -> int:
-    """Return the first place of the largest finite value (0 if there is none)."""
+def _argbest(values: Floats, column: Column | None = None) -> int:
+    """Return the first place of the best finite value (0 if there is none)."""
+    if column is not None and not column.higher_is_better:
+        values = -values
     return int(np.where(np.isfinite(values), values, -np.inf).argmax())
 
 

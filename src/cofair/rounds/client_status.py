@@ -26,6 +26,7 @@ class ClientStatus:
     failing: Tensor  # (N,) whose last upload was refused
     reputation: Tensor  # (N,)
     members: Tensor  # (N,)
+    refusals: Tensor  # (N,) how many of its uploads were refused so far
     rows: Tensor | None = None  # (N, D)
     masks: Tensor | None = None  # (N, K)
     any_failing: bool = False  # known here, since a GPU waits for every look at `failing`
@@ -35,7 +36,8 @@ class ClientStatus:
         """Return the status before the first round of clients that bring these contributions (N,)."""
         nothing = torch.zeros_like(brought)
         nobody = torch.zeros_like(nothing, dtype=torch.bool)
-        return cls(brought, brought, torch.zeros_like(nobody, dtype=torch.int64), nobody, nothing, ~nobody)
+        never = torch.zeros_like(nobody, dtype=torch.int64)
+        return cls(brought, brought, never, nobody, nothing, ~nobody, never)
 
     def with_newcomers(self, brought: Tensor) -> "ClientStatus":
         """Return the status after some clients have joined, of what all of them brought (N,), newcomers last."""
@@ -77,13 +79,16 @@ class ClientStatus:
             return self
         failing = self.failing & ~uploads.present
         failing[list(uploads.refused)] = True
+        refusals = self.refusals.clone()
+        refusals[list(uploads.refused)] += 1
         if uploads.refused and bool(failing[server.sizes > 0].all()):
-            client, reason = next(iter(uploads.refused.items()))
+            client, reason = max(uploads.refused.items(), key=lambda one: int(refusals[one[0]]))
+            times = "once" if refusals[client] == 1 else f"{int(refusals[client])} times"
             raise RunError(
                 f"Training diverged by round {t}: every client's last upload was refused (client "
-                f"{server.names[client]!r}: {reason}); lower training.lr or set training.clip."
+                f"{server.names[client]!r}, {times}: {reason}); lower training.lr or set training.clip."
             )
-        return replace(self, failing=failing, any_failing=bool(failing.any()))
+        return replace(self, failing=failing, any_failing=bool(failing.any()), refusals=refusals)
 
     def kept(self, delivered: Delivered) -> Delivered:
         """Return what is delivered; a removed client keeps the model that it had then, and is promised nothing."""

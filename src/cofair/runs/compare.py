@@ -1,34 +1,64 @@
 """Compare methods on the same federations: one row per method, mean and spread over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from torch import Tensor
+
 from cofair.config.experiment import Experiment
 from cofair.config.job import Job, run_name
+from cofair.data.federation import Federation
+from cofair.engine.losses import Loss
 from cofair.errors import RunError, UsageError
 from cofair.results.comparison import Comparison
 from cofair.results.listener import Callback, Listener, Listeners, as_listener
 from cofair.results.result import Outcome
 from cofair.runs.jobs import run_jobs
-from cofair.runs.setup import Parts
+from cofair.runs.setup import Model, Parts
 from cofair.storage.folder import RunFolder, refuse_earlier, write_whole
 
 
 def compare(
-    experiment: Experiment, methods: Sequence[str], seeds: int = 1, out: Path | None = None, *, overwrite: bool = False,
-    resume: bool = False, workers: int = 1, load: Sequence[Path] = (), listener: Listener | Callback | None = None,
-    parts: Parts | None = None,
-) -> Comparison:  # fmt: skip
-    """Train every method on the same federations, seeds 0, 1, …; with `out`, a run folder each and the tables.
+    experiment: Experiment,
+    methods: Sequence[str],
+    seeds: int = 1,
+    out: str | Path | None = None,
+    *,
+    overwrite: bool = False,
+    resume: bool = False,
+    workers: int = 1,
+    load: Sequence[Path] = (),
+    listener: Listener | Callback | None = None,
+    federation: Federation | None = None,
+    model: Model | None = None,
+    loss: Loss | None = None,
+    metric: Callable[[Tensor, Tensor], float | Tensor] | None = None,
+) -> Comparison:
+    """Train several methods on the same federations, for several seeds.
 
-    The method of the experiment keeps its settings where its name is among those compared. With `resume`, finished runs
-    in `out` are kept and interrupted ones resumed. `workers` processes share the runs; `load` names files that register
-    methods. Runs that fail are left out of the comparison, and `failures` says why.
+    Args:
+        experiment: all other settings. Its own method keeps its settings where its name is among those compared.
+        methods: names, as `cofair methods` lists them.
+        seeds: number of seeds, counted from the experiment's own.
+        out: a folder for the tables, with a run folder for every method and seed.
+        overwrite: replace what an earlier comparison left in `out`.
+        resume: keep the finished runs in `out`, and resume those that were interrupted.
+        workers: processes that share the runs.
+        load: Python files that register methods, which workers need as well.
+        listener: a function called with the method, the seed and every tested round, or a `Listener`.
+        federation: data of your own, instead of the data set that the experiment names.
+        model: a model of your own, instead of the one that the experiment names.
+        loss: a loss of your own.
+        metric: a metric of your own.
+
+    Returns:
+        The outcomes of all runs that came to their end; `failures` says why others did not.
     """
     if not methods:
         raise UsageError("Name at least one method to compare.")
     chosen = [experiment.with_method(name).method for name in dict.fromkeys(methods)]
+    out = None if out is None else Path(out)
     if out is not None:
         refuse_earlier(out, ("summary.csv", "clients.csv"), overwrite or resume)
     numbers = range(experiment.run.seed, experiment.run.seed + seeds)
@@ -40,8 +70,9 @@ def compare(
     collected, heard = _Collected(), as_listener(listener)
     everybody = collected if heard is None else Listeners(heard, collected)
     run_jobs(
-        jobs, everybody, lockstep=False, workers=workers, load=load, parts=parts, overwrite=overwrite, resume=resume
-    )
+        jobs, everybody, lockstep=False, workers=workers, load=load, overwrite=overwrite, resume=resume,
+        parts=Parts(federation, model, loss, metric),
+    )  # fmt: skip
     outcomes = tuple(collected.outcomes[job] for job in jobs if job in collected.outcomes)
     if not outcomes:
         raise RunError(next(iter(collected.failures.values())))

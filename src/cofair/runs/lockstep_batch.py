@@ -122,7 +122,7 @@ def _journal(job: Job, runs: int, listener: Listener) -> Journal | None:
     resume = same_begun(job.folder, job.experiment) and not same_finished(job.folder, job.experiment)
     folder = RunFolder(job.folder, overwrite=True, resume=resume)
     try:
-        return FolderJournal(folder, job.experiment, None, hashes_rewards=False, runs=runs)
+        return FolderJournal(folder, job.experiment, None, hashes_rewards=False, announced=False, runs=runs)
     except CofairError as error:
         listener.failed(job, str(error))
         return None

@@ -10,7 +10,7 @@ from torch import Tensor
 from cofair import metrics
 from cofair.engine.protocol import ClientStates, Delivered, Rewards, Trained, Training, Uploads
 from cofair.errors import RunError
-from cofair.results.record import Record
+from cofair.results.record import Baseline, Record
 from cofair.results.tested_round import TestedRound
 from cofair.rounds import upload_checks
 from cofair.rounds.defences import defended
@@ -107,6 +107,7 @@ def test(run: "Run", t: int) -> None:
         promised=None if delivered.promised is None else _list(delivered.promised),
         validated=None if delivered.validated is None else _list(delivered.validated),
         contributions=None if status.as_brought else _list(status.contributions),
+        baseline=Baseline(tuple(_list(status.brought)), run.contributions_are_accuracies),
     )
     took_part = tally.took_part(server.clients)
     run.tested(

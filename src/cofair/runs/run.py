@@ -16,7 +16,7 @@ from cofair.engine.problem import Engine, Problem
 from cofair.engine.protocol import ClientStates, Delivered, Trained, Training
 from cofair.methods import Method, Server
 from cofair.results.listener import Listener
-from cofair.results.record import Record
+from cofair.results.record import Record, are_accuracies
 from cofair.results.result import Outcome, Result, RewardModels
 from cofair.results.tested_round import TestedRound
 from cofair.rounds.client_status import ClientStatus
@@ -85,6 +85,11 @@ class Run:
         """Return the round that the run has completed."""
         return self.state.round
 
+    @property
+    def contributions_are_accuracies(self) -> bool:
+        """Tell whether contributions are accuracies that clients reach alone."""
+        return are_accuracies(self.experiment.contribution.measure, self._given)
+
     def start(self) -> Training | None:
         """Begin, or resume where the journal left off, and return the first training to do."""
         method, server = self.experiment.method, self._server
@@ -123,6 +128,7 @@ class Run:
         outcome = Outcome(
             self.experiment.method.name, self.experiment.run.seed, federation.names, tuple(federation.sizes.tolist()),
             tuple(self._server.contributions.tolist()), tuple(self.records),
+            contributions_are_accuracies=self.contributions_are_accuracies,
         )  # fmt: skip
         if not self._ended_before:
             self._journal.finish(outcome.summary(), self.delivered)
@@ -169,7 +175,7 @@ class Run:
         """Keep, write and announce a tested round."""
         self.records.append(tested.record)
         self.delivered = tested.delivered
-        self._journal.tested(tested, announced=self._listener is not None)
+        self._journal.tested(tested)
         if self._listener is not None:
             self._listener.tested(self.job, tested.record)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ def run(
     batch_size: int = 32,
     lr: float = 0.03,
     decay: float = 1.0,
-    decay_every: str = "round",
+    decay_every: Literal["round", "epoch"] = "round",
     clip: float | None = None,
     optimiser: str = "sgd",
     drop_last: bool = False,
@@ -128,7 +128,10 @@ def run_experiment(
 ) -> Result:  # fmt: skip
     """Run one experiment, with the parts that are given instead of named; with a folder, write it there."""
     heard, path = as_listener(listener), None if folder is None else folder.path
-    with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
+    with (
+        choose.arithmetic(experiment.run.precision),
+        opened(folder, experiment, keeps_rewards=True, announced=heard is not None) as journal,
+    ):
         if heard is not None:
             heard.preparing(Job(experiment, path))
         return drive(prepare(experiment, parts, journal=journal, listener=heard, folder=path)).result()

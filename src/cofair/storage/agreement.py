@@ -191,14 +191,16 @@ class _Folder:
         """Compare a summary with what follows from the other files, which were compared before."""
         if not self._finished:
             return
-        summary, method = reader.read_json(self.path / SUMMARY), reader.read_tables(self.path).get("method")
-        if not records or not isinstance(method, dict):
+        summary, tables = reader.read_json(self.path / SUMMARY), reader.read_tables(self.path)
+        if not records or not all(isinstance(tables.get(name), dict) for name in ("method", "contribution")):
             yield f"{SUMMARY} is of a run without a tested round or method"
             return
-        computed = reader.outcome_of(str(method.get("name")), facts, records).summary()
+        computed = reader.outcome_of(tables, facts, records).summary()
         for key, value in computed.items():
             if key in ("cells", "fairness_interval") and self._start.get("version") != cofair.__version__:
                 continue  # another version may compute them otherwise
+            if key == "cells":
+                value = _as_written(value, summary.get(key))
             place = _unlike(json.loads(json.dumps(value)), summary.get(key), key)
             if place is not None:
                 yield f"{place} in {SUMMARY} is not what follows from {HISTORY} and the ledger"
@@ -246,6 +248,22 @@ def _unlike(computed: Any, written: Any, place: str) -> str | None:
         close = math.isclose(computed, written, rel_tol=_CLOSE, abs_tol=_CLOSE)
         return None if close or (computed != computed and written != written) else place
     return None if _text(computed) == _text(written) else place
+
+
+def _as_written(cells: dict[str, dict[str, Any]], written: Any) -> dict[str, dict[str, Any]]:
+    """Return cells without the columns that a summary does not have, because it was written before there were such.
+
+    `best` reads each column at a round of its own, so that its rounds are those of the columns there were.
+    """
+    found = {}
+    for rule, cell in cells.items():
+        there = written.get(rule) if isinstance(written, dict) else None
+        if not isinstance(there, dict) or "rounds" not in there or not set(there) < set(cell):
+            there = cell
+        found[rule] = {key: cell[key] for key in there}
+        if rule == "best" and len(there) < len(cell):
+            found[rule]["rounds"] = there["rounds"]
+    return found
 
 
 def _text(value: Any) -> str:

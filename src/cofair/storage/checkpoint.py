@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import cofair
 from cofair.errors import RunError
 from cofair.storage import tensor_file
 from cofair.storage.folder import CHECKPOINT, PREVIOUS, explaining_write_errors, settle
@@ -102,5 +103,8 @@ def _read(path: Path) -> TensorFile:
     if not isinstance(found.facts, dict):
         raise RunError(f"{path} is damaged: it was cut off or altered.")
     if found.facts.get("format") != FORMAT:
-        raise RunError(f"{path} has format {found.facts.get('format')!r}, which this version of cofair cannot read.")
+        raise RunError(
+            f"{path} has format {found.facts.get('format')!r}, which cofair {cofair.__version__} cannot read: resume "
+            "the run with the version that wrote it, or delete its folder to start again."
+        )
     return found

@@ -60,8 +60,8 @@ class Journal(Protocol):
     def note_clients(self, server: Server, t: int | None = None) -> None:
         """Note who takes part; those who are new have joined before round t."""
 
-    def tested(self, tested: TestedRound, *, announced: bool = False) -> None:
-        """Write a tested round; where it is announced next, the disk has it first."""
+    def tested(self, tested: TestedRound) -> None:
+        """Write a tested round."""
 
     def keep(self, state: Resumable) -> None:
         """Write a checkpoint where it is time for one."""
@@ -86,7 +86,7 @@ class NoJournal:
     def note_clients(self, server: Server, t: int | None = None) -> None:
         """Write nothing."""
 
-    def tested(self, tested: TestedRound, *, announced: bool = False) -> None:
+    def tested(self, tested: TestedRound) -> None:
         """Write nothing."""
 
     def keep(self, state: Resumable) -> None:
@@ -97,10 +97,15 @@ class NoJournal:
 
 
 @contextmanager
-def opened(folder: RunFolder | None, experiment: Experiment, *, keeps_rewards: bool = False) -> Iterator[Journal]:
+def opened(
+    folder: RunFolder | None, experiment: Experiment, *, keeps_rewards: bool = False, announced: bool = True
+) -> Iterator[Journal]:
     """Hold a run's folder, if it has one, until the run ends, however it may end."""
     with ExitStack() as locks:
-        yield NoJournal() if folder is None else FolderJournal(folder, experiment, locks, keeps_rewards=keeps_rewards)
+        if folder is None:
+            yield NoJournal()
+        else:
+            yield FolderJournal(folder, experiment, locks, keeps_rewards=keeps_rewards, announced=announced)
 
 
 class FolderJournal:
@@ -108,15 +113,16 @@ class FolderJournal:
 
     def __init__(
         self, folder: RunFolder, experiment: Experiment, locks: ExitStack | None, *, keeps_rewards: bool = False,
-        hashes_rewards: bool = True, runs: int = 1,
+        hashes_rewards: bool = True, announced: bool = True, runs: int = 1,
     ) -> None:  # fmt: skip
-        """Take a folder; where its run is to go on, see what there is.
+        """Take a folder; where its run is to be resumed, see what there is.
 
-        Without `locks` somebody else holds the folder. So many `runs` share the process. Where nobody has a reward
-        that could be compared, the ledger needs no hashes of them, which can cost more than training.
+        Without `locks` somebody else holds the folder. Where rounds are `announced`, the disk has each of them before
+        anybody hears of it. Where nobody has a reward that could be compared, the ledger needs no hashes of them, which
+        can cost more than training. So many `runs` share the process.
         """
         self._folder, self._locks, self._keeps_rewards = folder, locks, keeps_rewards
-        self._hashes_rewards = hashes_rewards
+        self._hashes_rewards, self._announced = hashes_rewards, announced
         self._checkpoints = Checkpoints(folder.path, experiment.run.checkpoint_every, runs)
         self._ledger = Ledger(folder.ledger)
         self._settled = self._ledger.head
@@ -136,10 +142,10 @@ class FolderJournal:
 
     @property
     def head(self) -> str:
-        """Return the hash of the ledger that participants are told: by it they can prove later changes before it.
+        """Return the hash of the ledger that participants are sent: with it they can prove later changes before it.
 
-        It is that of the last checkpoint. When a run goes on from there, real clients may answer otherwise than before,
-        and what was written after it may differ: nobody shall take that for forgery. The disk has it before it is told.
+        It is that of the last checkpoint. When a run resumes there, real clients may answer differently than before,
+        and what was written after it may differ: nobody shall take that for forgery. The disk has it before it is sent.
         """
         self._folder.sync()
         return self._settled if self._checkpoints.any else self._ledger.head
@@ -176,7 +182,7 @@ class FolderJournal:
         """Return to a checkpoint: what came after it is cut off, to be written once more."""
         if found.facts.get("start") != self._start:
             raise RunError(
-                f"{found.path} is the checkpoint of another run: delete it, or begin anew in another folder."
+                f"{found.path} is the checkpoint of another run: delete it, or begin again in another folder."
             )
         state = found.value(template(), self._server.initial.device)
         self._folder.history.cut(found.facts["history"])
@@ -193,7 +199,7 @@ class FolderJournal:
         if not path.exists():
             raise RunError(
                 f"{self._folder.path} holds a finished run whose models were not kept (comparisons and sweeps keep "
-                "none): there is nothing to go on with; 'cofair report' shows it."
+                "none): there is nothing to resume; 'cofair report' shows it."
             )
         audit = agreed(self._folder.path)
         delivered = TensorFile(path).value(Delivered, self._server.initial.device)
@@ -215,18 +221,18 @@ class FolderJournal:
         self._server = server
         note_clients(self._folder.path, known_of(server), t)
 
-    def tested(self, tested: TestedRound, *, announced: bool = False) -> None:
-        """Write a tested round to the ledger and to the history; where it is announced next, the disk has it first.
+    def tested(self, tested: TestedRound) -> None:
+        """Write a tested round to the ledger and to the history.
 
         The ledger comes first, so that a history never shows what no ledger says.
         """
         self._ledger.add(
             ledger_entries.of_round(tested, hashes_rewards=self._hashes_rewards, keeps_rewards=self._keeps_rewards)
         )
-        if announced:
+        if self._announced:
             self._folder.ledger.sync()
         self._folder.record(tested.record)
-        if announced:
+        if self._announced:
             self._folder.history.sync()
 
     def keep(self, state: Resumable) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import cofair
 from cofair.errors import RunError
-from cofair.results.record import PER_CLIENT, Record
+from cofair.results.record import PER_CLIENT, Record, are_accuracies
 from cofair.results.result import Outcome
 from cofair.storage.folder import FORMAT
 from cofair.storage.history import read_history
@@ -105,16 +105,19 @@ def read_records(folder: Path, facts: Mapping[str, Any]) -> list[Record]:
     return records
 
 
-def outcome_of(method: str, facts: Mapping[str, Any], records: Sequence[Record]) -> Outcome:
-    """Return what a run measured; who joined after its last test is not in it yet."""
+def outcome_of(tables: Mapping[str, Any], facts: Mapping[str, Any], records: Sequence[Record]) -> Outcome:
+    """Return what a run with these settings measured; who joined after its last test is not in it yet."""
     there = sum(joined <= records[-1].round for joined in _since(facts))
     return Outcome(
-        method=method,
+        method=str(tables.get("method", {}).get("name", facts.get("method", "method"))),
         seed=int(facts["seed"]),
         names=tuple(facts["clients"][:there]),
         sizes=tuple(facts["samples"][:there]),
         contributions=tuple(map(float, facts["contributions"][:there])),
         history=tuple(records),
+        contributions_are_accuracies=are_accuracies(
+            tables.get("contribution", {}).get("measure"), facts.get("given", [])
+        ),
     )
 
 

@@ -102,7 +102,7 @@ def finished_outcome(path: Path, experiment: Experiment) -> Outcome | None:
     records = read_records(path, facts)
     if not records or not records[-1].last:
         raise RunError(f"The history of {path} is damaged: the run there is finished, but its last rounds are missing.")
-    return outcome_of(experiment.method.name, facts, records)
+    return outcome_of(experiment.to_dict(), facts, records)
 
 
 def note_resumption(path: Path, t: int, facts: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from cofair.config.experiment import Experiment
 from cofair.errors import UsageError, nearest
+from cofair.results import columns
 from cofair.results.record import Record
 
 LISTED_CLIENTS = 50  # with more clients only the numbers over all of them are logged
@@ -92,11 +93,8 @@ class Tracking:
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """Return what is logged of a round; an undefined fairness is left out."""
-    got = record.accuracies
-    values = {} if record.fairness is None else {"fairness": record.fairness}
-    values |= {"accuracy/max": max(got), "accuracy/mean": sum(got) / len(got), "accuracy/min": min(got)}
-    values |= {"download": sum(record.download) / len(record.download), "seconds": record.seconds}
+    """Return what is logged of a round; what is undefined is left out."""
+    values, got = columns.tracked(record), record.accuracies
     if len(got) <= LISTED_CLIENTS:
         values |= {f"client_accuracy/{i}": value for i, value in enumerate(got)}
         values |= {f"client_reputation/{i}": value for i, value in enumerate(record.reputation or ())}

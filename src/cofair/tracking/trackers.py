@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cofair.errors import RunError, UsageError
+from cofair.results.columns import MEASURED
 from cofair.storage.folder import explaining_write_errors
 from cofair.tracking.base import FOLDER, Ending
 
@@ -39,7 +40,7 @@ class TensorBoard:
         known = {
             key: value if isinstance(value, bool | int | float) else _text(value) for key, value in settings.items()
         }
-        shown = dict.fromkeys(("fairness", "accuracy/max", "accuracy/mean", "accuracy/min"), 0.0)
+        shown = {column.tracked: 0.0 for column in MEASURED if column.tracked is not None}
         what, start, end = self._summaries.hparams(known, shown)
         # not add_hparams: it opens a second file, and only after the run
         for summary in (what, start):
