@@ -74,7 +74,7 @@ def federation_digest(federation: Federation) -> str:
 
 def model_digest(layout: Layout, initial: Tensor) -> str:
     """Return a hash of the model's kind, its parameters' names and shapes, what is fixed, and the first values."""
-    entries = [[entry.name, list(entry.shape)] for entry in layout.entries]
+    entries = [[entry.name, list(entry.shape)] for entry in layout.slices]
     fixed = {**layout.frozen, **dict(layout.prototype.named_buffers())}
     held = [[name, tensor_digest(value)] for name, value in fixed.items()]
     return _sha([type(layout.prototype).__name__, entries, held, tensor_digest(initial)])
