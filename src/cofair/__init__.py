@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from cofair import contributions, methods, metrics, models
     from cofair.config.experiment import Experiment
     from cofair.data.build import federate
     from cofair.data.federation import Federation
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from cofair.methods.registry import register
     from cofair.methods.rules.aggregation import mean_over_clients, mean_over_holders
     from cofair.methods.server import Server
+    from cofair.models.parameters import Layout
+    from cofair.neurons.map import NeuronMap
     from cofair.report.page import write_report as write_report
     from cofair.results.comparison import Comparison
     from cofair.results.listener import Listener
@@ -33,20 +36,23 @@ if TYPE_CHECKING:
     from cofair.storage.export import export_reward as export_reward
 
 __all__ = [
-    "CofairError", "Comparison", "Delivered", "Experiment", "Federation", "Listener", "Method", "Phase", "Result",
-    "Rewards", "RunError", "Server", "SparsifiedMethod", "SubmodelMethod", "Uploads", "UsageError", "Work",
-    "__version__", "compare", "federate", "mean_over_clients", "mean_over_holders", "register", "run", "setting",
-    "sweep",
+    "CofairError", "Comparison", "Delivered", "Experiment", "Federation", "Layout", "Listener", "Method",
+    "NeuronMap", "Phase", "Result", "Rewards", "RunError", "Server", "SparsifiedMethod", "SubmodelMethod",
+    "Uploads", "UsageError", "Work", "__version__", "compare", "contributions", "federate", "mean_over_clients",
+    "mean_over_holders", "methods", "metrics", "models", "register", "run", "setting", "sweep",
 ]  # fmt: skip
 
+_MODULES = ("contributions", "methods", "metrics", "models")
 _HOMES = {
     "CofairError": "cofair.errors",
     "Comparison": "cofair.results.comparison",
     "Delivered": "cofair.engine.protocol",
     "Experiment": "cofair.config.experiment",
     "Federation": "cofair.data.federation",
+    "Layout": "cofair.models.parameters",
     "Listener": "cofair.results.listener",
     "Method": "cofair.methods.method",
+    "NeuronMap": "cofair.neurons.map",
     "Phase": "cofair.engine.phases",
     "Result": "cofair.results.result",
     "Rewards": "cofair.engine.protocol",
@@ -73,10 +79,12 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import public names on first use, so that `cofair --help` does not wait for torch."""
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _MODULES:
         raise AttributeError(f"module 'cofair' has no attribute {name!r}")
     import importlib
 
+    if name in _MODULES:
+        return importlib.import_module(f"cofair.{name}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -1,11 +1,11 @@
-"""Errors that are sentences: what was wrong, where, and what would be right."""
+"""Errors whose message is one sentence: what was wrong, where, and what would be right."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class CofairError(Exception):
-    """Something the user can mend; its text is one sentence, shown without a traceback."""
+    """Something that the user can fix; its text is one sentence, shown without a traceback."""
 
     exit_code = 1
 
@@ -21,7 +21,7 @@ class RunError(CofairError, RuntimeError):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Finish an error about an unknown name: the nearest valid one, or all of them."""
+    """Return the end of an error about an unknown name: the nearest valid one, or all of them."""
     valid = list(valid)
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"valid are {', '.join(valid)}"
+    return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(valid)}."

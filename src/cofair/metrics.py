@@ -19,16 +19,16 @@ Bools = npt.NDArray[np.bool_]
 Numbers = Sequence[float] | npt.NDArray[np.floating] | Tensor
 Metric = Callable[[Tensor, Tensor], Tensor]
 
-_EQUAL = 1e-6  # relative spread below which values are one value: several roundings of float32
+_EQUAL = 1e-6  # relative spread below which values count as equal: several roundings of float32
 _FEWEST_CLIENTS = 8  # a bootstrap over fewer clients says nothing
 _DEFINED = 0.9  # share of resamples that must have a defined fairness
 
 
 def fairness(contributions: Numbers, accuracies: Numbers) -> float | None:
-    """Return γ = 100 × Pearson(c, a), or None where it is undefined.
+    """Return γ = 100 × Pearson(c, a), or None if it is undefined.
 
     It is undefined for fewer than two clients, for equal contributions, for equal rewards (as in a first
-    round that gives everyone the same model), and where a value is not finite.
+    round that gives everyone the same model), and if a value is not finite.
     """
     if (shape := _array(accuracies).shape) != _array(contributions).shape:
         raise UsageError(f"Fairness needs one accuracy for each contribution, not accuracies of shape {shape}.")
@@ -45,8 +45,8 @@ def fairness_by_round(contributions: Numbers, accuracies: Numbers) -> Floats:
 def bounds(contributions: Numbers, accuracies: Numbers) -> tuple[Floats, Floats]:
     """Return the open bounds of FedSAC's bounded collaborative fairness: c and (c + max a) / 2.
 
-    As written the upper bound cannot hold for the best client, so for it there is none. The best client is
-    the one with the largest accuracy, among equals the one with the largest contribution.
+    As published, the upper bound cannot hold for the best client, so that client has none. The best client is
+    the one with the largest accuracy and, among equals, the largest contribution.
     """
     c, a = _paired(contributions, accuracies, at_least=1)
     top = _highest(a)[..., None]
@@ -56,7 +56,7 @@ def bounds(contributions: Numbers, accuracies: Numbers) -> tuple[Floats, Floats]
 
 
 def bounded(contributions: Numbers, accuracies: Numbers) -> Bools:
-    """Return which clients satisfy FedSAC's bounded collaborative fairness, the best one exempt from above."""
+    """Return which clients satisfy FedSAC's bounded collaborative fairness; the best one has no upper bound."""
     lower, upper = bounds(contributions, accuracies)
     a = _array(accuracies)
     return (lower < a) & (a < upper)
@@ -65,21 +65,21 @@ def bounded(contributions: Numbers, accuracies: Numbers) -> Bools:
 def alpha_bounds(contributions: Numbers, accuracies: Numbers, alpha: float = 0.5) -> tuple[Floats, Floats]:
     """Return FedRAC's α-BCF bounds: c (open) and ((1 - α) c / max c + α) max a (closed).
 
-    Where nobody brings anything (max c is not positive) all clients count as equal to the best.
+    If nobody brings anything (max c is not positive), all clients count as equal to the best.
     """
     if not 0 <= alpha <= 1:
-        raise UsageError(f"alpha is {alpha}: the α of the α-bound must lie between 0 and 1.")
+        raise UsageError(f"alpha is {alpha}: the α of the α-bound must be between 0 and 1.")
     c, a = _paired(contributions, accuracies, at_least=1)
     c = np.where(np.isfinite(c), c, np.nan)
     most = _highest(c)
     ratio = c / most if most > 0 else np.where(np.isnan(c), np.nan, 1.0)
-    # 1 - (1 - α)(1 - ratio) is exactly 1 for the best contributor, so that no rounding puts it outside
+    # 1 - (1 - α)(1 - ratio) is exactly 1 for the best contributor, so that rounding never puts it outside
     upper = (1 - (1 - alpha) * (1 - ratio)) * _highest(a)[..., None]
     return np.broadcast_to(c, a.shape), upper
 
 
 def within_alpha_bound(contributions: Numbers, accuracies: Numbers, alpha: float = 0.5) -> Bools:
-    """Return which clients lie within the α-bound: better than alone, not better than they deserve."""
+    """Return which clients are within the α-bound: better than alone, not better than they deserve."""
     lower, upper = alpha_bounds(contributions, accuracies, alpha)
     a = _array(accuracies)
     return (lower < a) & (a <= upper)
@@ -88,8 +88,8 @@ def within_alpha_bound(contributions: Numbers, accuracies: Numbers, alpha: float
 def rate(contributions: Numbers, accuracies: Numbers, alpha: float = 0.5) -> float:
     """Return the fraction of clients within the α-bound.
 
-    FedRAC's released code sets its running counter to -10 at every client with a ≤ c, so that its printed
-    rates can be negative and depend on the order of clients; the published rates are plain fractions, as here.
+    FedRAC's released code sets its running counter to -10 at every client with a ≤ c, so the rates it prints
+    can be negative and depend on the order of clients; the published rates are plain fractions, as here.
     """
     return float(within_alpha_bound(contributions, accuracies, alpha).mean())
 
@@ -116,14 +116,14 @@ def collaboration_gain_spread(contributions: Numbers, accuracies: Numbers) -> Fl
 def bootstrap_interval(
     contributions: Numbers, accuracies: Numbers, level: float = 0.95, draws: int = 2000, seed: int = 0
 ) -> tuple[float, float] | None:
-    """Return a percentile interval of γ over resampled clients, or None where that says nothing.
+    """Return a percentile interval of γ over resampled clients, or None if it would mean nothing.
 
-    Accuracies (T, N) of several rounds give an interval of the mean of their γ, which is what the rule `last` reads:
-    rounds whose γ is undefined are left out of the mean. It says nothing for fewer than 8 clients, and where no round
-    has a defined γ in more than a tenth of the resamples.
+    Accuracies (T, N) of several rounds give an interval of the mean of their γ, as the rule `last` computes it: rounds
+    whose γ is undefined are left out of the mean. It means nothing for fewer than 8 clients, or if more than a tenth of
+    the resamples have no round with a defined γ.
     """
     if not 0 < level < 1 or draws < 1:
-        raise UsageError(f"A bootstrap with level {level} and {draws} draws: take 0 < level < 1, draws >= 1.")
+        raise UsageError(f"A bootstrap needs 0 < level < 1 and draws >= 1, not level {level} and {draws} draws.")
     c, a = _array(contributions), np.atleast_2d(_array(accuracies))
     for row in a:
         _paired(c, row)
@@ -150,8 +150,8 @@ def _paired(contributions: Numbers, accuracies: Numbers, at_least: int = 0) -> t
     c, a = _array(contributions), _array(accuracies)
     if c.ndim != 1 or a.ndim < 1 or a.shape[-1] != len(c):
         raise UsageError(
-            f"There are contributions of shape {c.shape} and accuracies of shape {a.shape}: give one of each "
-            "for every client."
+            f"Contributions have shape {c.shape} and accuracies have shape {a.shape}: give one of each for every "
+            "client."
         )
     if len(c) < at_least:
         raise UsageError("There are no clients to judge: give at least one contribution and one accuracy.")
@@ -159,7 +159,7 @@ def _paired(contributions: Numbers, accuracies: Numbers, at_least: int = 0) -> t
 
 
 def _highest(values: Floats) -> Floats:
-    """Return the largest finite value along the last axis: a client without a value spoils nobody else's."""
+    """Return the largest finite value along the last axis: a client without a value does not affect the others."""
     return np.asarray(np.max(values, axis=-1, where=np.isfinite(values), initial=np.finfo(np.float64).min))
 
 
@@ -190,7 +190,7 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean over the classes that occur of the share of their samples that are recognised."""
+    """Return the share of each class's samples that are recognised, averaged over the classes that occur."""
     _check(outputs, targets)
     members = F.one_hot(targets, outputs.shape[-1]).double()
     counts = members.sum(0)
@@ -199,7 +199,7 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def auroc(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the area under the ROC curve, one class against the rest, mean over the classes that occur.
+    """Return the area under the ROC curve of each class against the rest, averaged over the classes that occur.
 
     With two classes this is the ordinary area. Samples are ranked by the log-odds of the class, which order
     them as its softmax probability does but do not saturate; ties get mid-ranks. NaN outputs give NaN.
@@ -253,7 +253,7 @@ def _number(value: object, source: object) -> float:
     except (TypeError, ValueError, RuntimeError):
         name = getattr(source, "__name__", type(source).__name__)
         raise UsageError(
-            f"The metric {name} returned a {type(value).__name__} that is not one number: it must return the "
+            f"The metric {name} returned a {type(value).__name__} that is not a single number: it must return the "
             "quality of one model as a float."
         ) from None
 

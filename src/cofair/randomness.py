@@ -31,7 +31,7 @@ def client_keys(seed: int, names: Sequence[str]) -> Tensor:
 
 def fold(keys: Tensor, value: int | Tensor) -> Tensor:
     """Derive new keys from keys and a number, such as a round or an epoch."""
-    if isinstance(value, int):  # no copy of a number to a GPU
+    if isinstance(value, int):  # avoids copying a number to a GPU
         return mix(keys ^ _mix_number(value + _GOLDEN))
     return mix(keys ^ mix(value + _GOLDEN))
 
@@ -44,7 +44,7 @@ def mix(x: Tensor) -> Tensor:
 
 
 def _mix_number(x: int) -> int:
-    """Scramble one number as `mix` does tensors."""
+    """Scramble one number as `mix` scrambles tensors."""
     x &= _ALL
     x = (x ^ (x >> 30)) * _FIRST & _ALL
     x = (x ^ (x >> 27)) * _SECOND & _ALL
@@ -69,5 +69,5 @@ def numpy_generator(*parts: int | str) -> np.random.Generator:
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
-    # torch shifts signed integers arithmetically; the hash needs zeros from the left
+    # torch shifts signed integers arithmetically; the hash needs zeros shifted in from the left
     return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses that are read strictly: a wrong key, type or range is one sentence."""
+"""Settings as frozen dataclasses that are read strictly: a wrong key, type or range gives an error of one sentence."""
 
 import dataclasses
 import numbers
@@ -12,7 +12,7 @@ from cofair.errors import UsageError, nearest
 
 T = TypeVar("T")
 
-_LARGEST = 2**63 - 1  # what tensors can count to
+_LARGEST = 2**63 - 1  # the largest integer of a tensor
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def setting(
 
 
 @dataclass(frozen=True)
-class Described:
+class SettingDescription:
     """One setting as `cofair methods` and the docs show it."""
 
     name: str
@@ -47,11 +47,11 @@ class Described:
     text: str
 
 
-def describe(cls: type) -> list[Described]:
+def describe(cls: type) -> list[SettingDescription]:
     """List the settings of a dataclass."""
     hints = typing.get_type_hints(cls)
     return [
-        Described(field.name, _type_name(_of_choices(hints[field.name], bounds)), field.default, bounds.text)
+        SettingDescription(field.name, _type_name(_of_choices(hints[field.name], bounds)), field.default, bounds.text)
         for field in dataclasses.fields(cls)
         if (bounds := field.metadata.get("bounds")) is not None
     ]
@@ -63,12 +63,12 @@ def values(settings: Any) -> dict[str, Any]:
 
 
 def read(cls: type[T], given: Mapping[str, Any], where: str) -> T:
-    """Make a settings object of named values; `where` is the path that errors name, such as "training"."""
+    """Make a settings object from named values; `where` is the path that errors name, such as "training"."""
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if "bounds" in f.metadata}  # type: ignore[arg-type]
     for key in given:
         if key not in fields:
-            known = nearest(key, fields) if fields else "there are none"
+            known = nearest(key, fields) if fields else "there are none."
             raise UsageError(f"Unknown setting '{where}.{key}': {known}")
     return cls(**{
         key: _checked(value, hints[key], fields[key].metadata["bounds"], f"{where}.{key}")
@@ -77,20 +77,20 @@ def read(cls: type[T], given: Mapping[str, Any], where: str) -> T:
 
 
 def typed(cls: type, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return values of some fields of any dataclass as their types, or say which is none; `where` as in `read`."""
+    """Return values for some fields of any dataclass as those fields' types, or refuse them; `where` as in `read`."""
     hints = typing.get_type_hints(cls)
     return {name: _checked(value, hints[name], Bounds(""), f"{where}.{name}") for name, value in given.items()}
 
 
 def checked(settings: T, where: str) -> T:
-    """Return a settings object that somebody made in Python, with every value as its type, or say what is wrong."""
+    """Return a settings object that was made in Python with every value as its type, or say what is wrong."""
     kind = type(settings)
     read_again = {key: getattr(read(kind, {key: value}, where), key) for key, value in values(settings).items()}
     return dataclasses.replace(settings, **read_again)  # type: ignore[type-var]
 
 
 def parse_text(text: str) -> Any:
-    """Read the value of `--set key=value`: a TOML value, or else plain text."""
+    """Read the value of `--set key=value`: a TOML value or, failing that, plain text."""
     import tomllib
 
     try:
@@ -144,7 +144,7 @@ def _options(hint: Any) -> list[Any]:
 
 
 def _convert(value: Any, hint: Any) -> tuple[bool, Any]:
-    """Tell whether a value fits a type, and return it as that type (an integer is a real number too)."""
+    """Return whether a value fits a type, and the value as that type (an integer is also a real number)."""
     if typing.get_origin(hint) is typing.Literal:
         return value in typing.get_args(hint), value
     if typing.get_origin(hint) is tuple:

@@ -27,8 +27,8 @@ from cofair.runs.state import RunState
 from cofair.storage import checkpoint, tensor_file
 from cofair.storage.folder import CHECKPOINT, PREVIOUS, REWARDS
 from cofair.storage.history import read_history
-from cofair.storage.ledger import FIRST, verified
-from cofair.storage.resume import _OTHER, begun, refuse_other
+from cofair.storage.ledger import FIRST, verified_entries
+from cofair.storage.resume import _OTHER, first_entry, refuse_other
 from cofair.storage.tensor_file import TensorFile
 from tests.corruption.damage import bytes_damaged, json_damaged, toml_damaged
 from tests.data.datasets import published_files as published
@@ -173,14 +173,14 @@ def _checkpoint(folder: Path, state: Any) -> None:
 
 
 def _ledger(folder: Path) -> None:
-    entries = verified(folder / "ledger.jsonl")
+    entries = verified_entries(folder / "ledger.jsonl")
     with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")):
         ledger_output.verify(folder, entries[-1]["hash"])
         ledger_output.show(folder, "2", as_json=False)
 
 
 def _resumed(folder: Path) -> None:
-    first = begun(folder, EXPERIMENT)
+    first = first_entry(folder, EXPERIMENT)
     if first is not None:
         torch.tensor(first["contributions"], dtype=torch.float64)
         with suppress(UsageError):  # another run's: a sentence, too

@@ -88,7 +88,7 @@ def test_the_folder_tells_of_a_newcomer(tmp_path):
     run = read_run(tmp_path / "run")
     assert run.outcome.names == ("0", "1", "2", "3")
     assert run.facts["joined"] == {"3": 3}
-    entries = ledger.verified(tmp_path / "run" / "ledger.jsonl")
+    entries = ledger.verified_entries(tmp_path / "run" / "ledger.jsonl")
     (joined,) = [entry for entry in entries if "joined" in entry]
     assert joined["joined"]["clients"] == ["3"]
     assert joined["joined"]["contributions"] == [run.outcome.contributions[3]]
@@ -128,7 +128,7 @@ def test_a_restarted_server_knows_newcomers(name, killed, tmp_path):
     np.testing.assert_allclose([r.accuracies for r in result.history], [r.accuracies for r in whole.history])
     run = read_run(tmp_path / "run")
     assert run.facts["joined"] == {"3": 3}
-    ledger.verified(tmp_path / "run" / "ledger.jsonl")
+    ledger.verified_entries(tmp_path / "run" / "ledger.jsonl")
 
 
 def test_a_newcomer_that_cannot_be_measured_does_not_end_the_run(log):
@@ -231,9 +231,9 @@ def test_messages_tell_the_head_of_the_ledger(tmp_path):
         for message in grid.seen[::2]
         if message.metadata.message_type == "train" and messages.config_of(message)["memory"] != "none"
     }
-    entries = ledger.verified(tmp_path / "run" / "ledger.jsonl")
+    entries = ledger.verified_entries(tmp_path / "run" / "ledger.jsonl")
     assert heads == {t: entries[t - 1]["hash"] for t in (1, 2, 3)}
-    assert ledger.verified(tmp_path / "run" / "ledger.jsonl", head=heads[2])
+    assert ledger.verified_entries(tmp_path / "run" / "ledger.jsonl", head=heads[2])
 
 
 def test_who_is_away_loses_reputation_where_it_fades():

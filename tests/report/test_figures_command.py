@@ -66,7 +66,7 @@ def test_several_folders_have_one_summary_of_their_own(compared, call, tmp_path)
 
 def test_wrong_use_is_one_sentence(compared, call):
     code, _, err = call(compared, "--figures", "gif")
-    assert (code, err) == (2, "error: Unknown kind of figure 'gif': valid are pdf, png, svg\n")
+    assert (code, err) == (2, "error: Unknown kind of figure 'gif': choose one of pdf, png, svg.\n")
     code, _, err = call(compared, "--figures", "pdf", "--client", "1")
     assert code == 2
     assert "leave out --client" in err

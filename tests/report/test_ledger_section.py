@@ -11,7 +11,7 @@ from cofair.errors import RunError
 from cofair.report import page
 from cofair.report.ledger_section import read_statement
 from cofair.report.reported_runs import read_methods, read_run
-from cofair.storage.ledger import verified
+from cofair.storage.ledger import verified_entries
 from tests.storage.test_ledger import rehashed
 from tests.storage.test_resume import carried_out, experiment_of
 
@@ -51,13 +51,13 @@ def rewritten(run, **changes):
 
 def test_the_report_names_the_head_of_a_ledger_that_holds(run):
     text = page.document(read_methods([run]))
-    entries = verified(run / "ledger.jsonl")
+    entries = verified_entries(run / "ledger.jsonl")
     assert f"{len(entries)} entries, nothing altered; says what this page says" in text
     assert entries[-1]["hash"] in text
 
 
 def test_the_report_says_what_is_wrong_with_a_ledger(run):
-    head = verified(run / "ledger.jsonl")[-1]["hash"]
+    head = verified_entries(run / "ledger.jsonl")[-1]["hash"]
     text = (run / "ledger.jsonl").read_text()
     (run / "ledger.jsonl").write_text(text.replace('"took_part":[2', '"took_part":[1', 1))
     shown = page.document(read_methods([run]))
@@ -85,7 +85,7 @@ def test_a_report_without_ledgers_has_no_such_section(run):
 
 
 def test_a_statement_is_what_the_ledger_says(run, statement):
-    last = verified(run / "ledger.jsonl")[-1]
+    last = verified_entries(run / "ledger.jsonl")[-1]
     client, (row,) = read_statement(statement)
     assert client == "2"
     assert float(row["accuracy"]) == last["accuracies"][2]

@@ -100,7 +100,10 @@ def with_text(name, text):
         (with_text("run.json", '{"format": 1}'), "no longer read"),
         (changed_facts(format=99, versions={"cofair": "9.1"}), "written by cofair 9.1"),
         (changed_facts(clients=["a"]), "one contribution and one size for each client"),
-        (changed_facts(clients=["a", "b", "c"], samples=[1] * 3, contributions=[0.5] * 3), "does not have 3 clients"),
+        (
+            changed_facts(clients=["a", "b", "c"], samples=[1] * 3, contributions=[0.5] * 3),
+            "run.json says that it had 3 clients",
+        ),
         (with_text("experiment.toml", "[run"), "not valid TOML"),
         (without("experiment.toml"), "No such file"),
         (without("history.jsonl"), "no tested round yet"),

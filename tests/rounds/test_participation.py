@@ -9,7 +9,7 @@ from cofair.engine.protocol import Rewards, Uploads
 from cofair.engine.work import Work
 from cofair.errors import UsageError
 from cofair.rounds.client_status import ClientStatus
-from cofair.rounds.participation import Participation, ParticipationSettings, came_to_nothing
+from cofair.rounds.participation import Participation, ParticipationSettings, had_no_effect
 from cofair.runs.single import run_experiment
 
 NAMES = [f"client {i}" for i in range(40)]
@@ -97,9 +97,9 @@ def test_an_upload_that_changes_nothing_is_a_training_missed_unless_nothing_was_
     updates = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     uploads = Uploads(updates, torch.ones(3, dtype=torch.bool), torch.ones(3), {})
     whole = Rewards(torch.zeros(2), Work())
-    assert came_to_nothing(whole, uploads).tolist() == [False, True, True]
+    assert had_no_effect(whole, uploads).tolist() == [False, True, True]
     masks = torch.tensor([[True], [True], [False]])
-    assert came_to_nothing(Rewards(torch.zeros(3, 2), Work(), masks), uploads).tolist() == [False, True, False]
+    assert had_no_effect(Rewards(torch.zeros(3, 2), Work(), masks), uploads).tolist() == [False, True, False]
 
 
 def test_nobody_fades_before_it_has_joined():

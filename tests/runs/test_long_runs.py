@@ -10,7 +10,7 @@ import torch
 import cofair
 from cofair.data.federation import Federation
 from cofair.models import build
-from cofair.storage.ledger import verified
+from cofair.storage.ledger import verified_entries
 from tests.storage.test_resume import small_federation
 
 STATISTICS = Path("/proc/self/statm")
@@ -50,7 +50,7 @@ def grown(method, federation, rounds, every, out):
     )  # fmt: skip
     seconds, quarter = time.perf_counter() - began, len(seen) // 4
     assert result.history[-1].round == rounds
-    assert verified(out / "ledger.jsonl")[-1]["round"] == rounds
+    assert verified_entries(out / "ledger.jsonl")[-1]["round"] == rounds
     middle, end = sum(seen[quarter : 2 * quarter]) / quarter, sum(seen[-quarter:]) / quarter
     print(
         f"{method}, {len(result.names):,} clients, {rounds:,} rounds: {end:.1f} MiB at the end, {end - middle:+.1f} "

@@ -17,7 +17,7 @@ from cofair.runs.lockstep_batch import run_in_lockstep
 from cofair.runs.run import Run
 from cofair.runs.scheduling import batches, most_rows
 from cofair.runs.single import run_experiment
-from cofair.storage.audit import audited, client_lines
+from cofair.storage.audit import checked_entries, client_lines
 from tests.driving import Heard
 
 SMALL = {
@@ -171,7 +171,7 @@ def test_a_single_run_that_does_not_fit_in_memory_says_so(tmp_path, monkeypatch)
 def test_the_ledger_of_a_sweep_names_no_rewards_for_none_are_kept(tmp_path):
     job = Job(Experiment.from_dict(SMALL | {"method": {"name": "fedrac"}}), tmp_path / "own")
     run_in_lockstep([job], Heard())
-    entries = audited(job.folder)
+    entries = checked_entries(job.folder)
     assert not any("rewards" in entry for entry in entries)
     assert not list(job.folder.glob("*.safetensors"))
     lines = client_lines(entries, "2")
@@ -296,14 +296,14 @@ def test_an_override_takes_a_part_of_the_grid_or_adds_to_it():
     tables = {"grid": {"run": {"seed": [0, 1]}, "method": ["fedavg", "cgsv"]}}
     points = read_grid(tables, ("grid.run.seed=[1]", 'grid.federation.scene=["pow", "cla"]', 'grid.method=["fedavg"]'))
     assert [point.name for point in points] == ["seed1-fedavg-pow", "seed1-fedavg-cla"]
-    with pytest.raises(UsageError, match=r"give grid\.method whole"):
+    with pytest.raises(UsageError, match=r"set all of grid\.method"):
         read_grid(tables, ('grid.method.name=["fedavg"]',))
 
 
 @pytest.mark.parametrize("asked", ["run.seed=7", "method.name=cgsv"])
 def test_an_override_that_the_grid_would_undo_is_told(asked):
     tables = {"grid": {"run": {"seed": [0, 1]}, "method": ["fedavg", {"name": "fedsac", "beta": 5}]}}
-    with pytest.raises(UsageError, match=f"The grid varies {asked.partition('=')[0]}: .* such as grid"):
+    with pytest.raises(UsageError, match=f"The grid varies {asked.partition('=')[0]}: .* with grid"):
         read_grid(tables, (asked,))
     assert len(read_grid(tables, ("method.beta=3", "run.precision=tf32"))) == 4
 

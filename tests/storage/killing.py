@@ -23,7 +23,7 @@ import cofair.tracking.base  # what the command would import when it is called
 from cofair.data import datasets
 from cofair.storage.checkpoint import latest
 from cofair.storage.folder import CHECKPOINT, PREVIOUS
-from cofair.storage.ledger import verified
+from cofair.storage.ledger import verified_entries
 
 EXPERIMENT = """
 [federation]
@@ -115,7 +115,7 @@ class Killer:
         if not (path / CHECKPOINT).exists() and not (path / PREVIOUS).exists():
             assert not before, "a checkpoint was lost"
             return 0
-        verified(path / "ledger.jsonl")
+        verified_entries(path / "ledger.jsonl")
         here = int(latest(path).facts["round"])
         assert here >= before, "a checkpoint was lost"
         return here

@@ -16,9 +16,9 @@ from cofair.errors import RunError
 from cofair.report import page
 from cofair.report.reported_runs import read_methods, read_run
 from cofair.storage import tensor_file
-from cofair.storage.agreement import agreed, examined
+from cofair.storage.agreement import audit_folder, checked_against_ledger
 from cofair.storage.folder import REWARDS
-from cofair.storage.ledger import FIRST, line_of, verified
+from cofair.storage.ledger import FIRST, line_of, verified_entries
 from cofair.storage.tensor_file import TensorFile
 from tests.storage.test_ledger import rehashed
 from tests.storage.test_resume import carried_out, experiment_of
@@ -83,7 +83,7 @@ def assert_named(run, cofair, sentence):
     shown = (run / "page.html").read_text().split("<script")[0].replace("&#x27;", "'").replace("&quot;", '"')
     assert shown.count(sentence) == 2  # above everything else, and beside the ledger's row
     assert "says what this page says" not in shown
-    head = verified(run / "ledger.jsonl")[-1]["hash"]
+    head = verified_entries(run / "ledger.jsonl")[-1]["hash"]
     assert head not in shown
     _, _, told = cofair("report", run, "--client", "1", "--out", run / "one.html")
     assert sentence in told
@@ -91,7 +91,7 @@ def assert_named(run, cofair, sentence):
 
 
 def test_a_folder_that_nobody_touched_says_what_its_ledger_says(run):
-    assert agreed(run).remarks == ()
+    assert checked_against_ledger(run).remarks == ()
     assert "and the folder says what they say; head" in CliRunner().invoke(app, ["ledger", "verify", str(run)]).output
 
 
@@ -119,7 +119,7 @@ def test_a_client_less_in_every_list_is_named(run, cofair):
     lists = ("accuracies", "validation", "reputation", "download", "promised", "validated", "contributions")
     for k in range(len((run / "history.jsonl").read_text().splitlines())):
         edit_line(run / "history.jsonl", k, lambda line: [line[key].pop() for key in lists if key in line])
-    assert_named(run, cofair, "run.json names 3 clients, but the ledger 4")
+    assert_named(run, cofair, "run.json names 3 clients, but the ledger names 4")
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_another_experiment_is_named(run, cofair, old, new, sentence):
 @pytest.mark.parametrize(
     ("keep", "sentence"),
     [
-        (lambda lines: lines[:-1], "round 14 of the ledger is missing in history.jsonl."),
-        (lambda lines: lines[:-3], "round 12 of the ledger is missing in history.jsonl."),
-        (lambda lines: lines[:3] + lines[4:], "round 6 of the ledger is missing in history.jsonl."),
-        (lambda lines: lines[1:], "round 2 of the ledger is missing in history.jsonl."),
+        (lambda lines: lines[:-1], "round 14 of the ledger is missing from history.jsonl."),
+        (lambda lines: lines[:-3], "round 12 of the ledger is missing from history.jsonl."),
+        (lambda lines: lines[:3] + lines[4:], "round 6 of the ledger is missing from history.jsonl."),
+        (lambda lines: lines[1:], "round 2 of the ledger is missing from history.jsonl."),
     ],
 )
 def test_a_shortened_history_is_named(run, cofair, keep, sentence):
@@ -163,7 +163,7 @@ def test_a_line_too_many_is_named(run, cofair):
     code, _, told = cofair("ledger", "verify", run)
     assert code == 1
     assert "Line 2 of the history" in told
-    assert "rounds must rise" in told
+    assert "rounds must increase" in told
 
 
 LISTS = ("accuracies", "validation", "reputation", "download", "promised", "validated", "contributions")
@@ -222,9 +222,9 @@ def test_a_summary_written_before_there_was_a_column_agrees(run):
             del cell["mcg"], cell["cgs"]
 
     edit(run / "summary.json", without)
-    assert agreed(run).fault is None
+    assert checked_against_ledger(run).fault is None
     edit(run / "summary.json", lambda summary: summary["cells"]["best"].update(max=1.0))
-    assert "cells.best.max in summary.json" in examined(run).fault
+    assert "cells.best.max in summary.json" in audit_folder(run).fault
 
 
 def swapped(path, change):
@@ -245,7 +245,7 @@ def test_another_submodel_is_named(run, cofair):
 def test_models_that_were_deleted_are_told_but_no_forgery(run):
     assert load_file(run / REWARDS)
     (run / REWARDS).unlink()
-    assert agreed(run).remarks == (f"{REWARDS} is not there any more",)
+    assert checked_against_ledger(run).remarks == (f"{REWARDS} is no longer there",)
 
 
 def test_a_ledger_that_was_deleted_is_missed(run):
@@ -264,7 +264,7 @@ def test_a_file_that_is_gone_is_a_sentence(run, cofair, name):
 def test_a_ledger_by_itself_is_verified_by_itself(run, tmp_path):
     (tmp_path / "alone").mkdir()
     shutil.copy(run / "ledger.jsonl", tmp_path / "alone")
-    assert agreed(tmp_path / "alone").remarks == ("there is nothing beside the ledger to compare",)
+    assert checked_against_ledger(tmp_path / "alone").remarks == ("there is nothing to compare the ledger with",)
 
 
 def test_what_a_finished_run_is_read_back_from_is_compared(run):
@@ -275,7 +275,7 @@ def test_what_a_finished_run_is_read_back_from_is_compared(run):
 
 def test_the_ledger_of_an_earlier_version_is_compared_as_far_as_it_goes(run):
     """Earlier versions wrote no sizes and settings, and of the history accuracies and reputations."""
-    entries = verified(run / "ledger.jsonl")
+    entries = verified_entries(run / "ledger.jsonl")
     left = ("samples", "settings", "facts", "fairness", "validation", "download", "allocation", "promised", "validated")
     texts, previous = [], FIRST
     for entry in entries:
@@ -284,19 +284,21 @@ def test_the_ledger_of_an_earlier_version_is_compared_as_far_as_it_goes(run):
         previous = json.loads(texts[-1])["hash"]
     (run / "ledger.jsonl").write_text("".join(f"{text}\n" for text in texts))
     edit(run / "summary.json", lambda summary: summary.update(ledger=previous))
-    assert [remark[:45] for remark in agreed(run).remarks] == ["an earlier version of cofair wrote it, withou"]
+    assert [remark[:45] for remark in checked_against_ledger(run).remarks] == [
+        "an earlier version of cofair wrote it, withou"
+    ]
     edit_line(run / "history.jsonl", 3, lambda line: line["accuracies"].__setitem__(1, 0.123))
-    assert "accuracies of client '1': 0.123 in history.jsonl, round 6" in examined(run).fault
+    assert "accuracies of client '1': 0.123 in history.jsonl, round 6" in audit_folder(run).fault
 
 
 def test_whoever_rewrites_everything_is_found_only_by_a_head_kept_elsewhere(run):
     """The folder proves nothing by itself: a head that somebody else has is what binds."""
-    head = verified(run / "ledger.jsonl")[-1]["hash"]
+    head = verified_entries(run / "ledger.jsonl")[-1]["hash"]
     edit_line(run / "history.jsonl", -1, lambda line: line["accuracies"].__setitem__(1, 0.99))
     got = read_run(run).outcome.history[-1].accuracies
     lines_of(run / "ledger.jsonl", lambda lines: [*lines[:-1], rehashed(lines, -1, accuracies=got) + "\n"])
     forged = json.loads((run / "ledger.jsonl").read_text().splitlines()[-1])["hash"]
     (run / "summary.json").write_text(json.dumps({**read_run(run).outcome.summary(), "ledger": forged}))
-    assert agreed(run).entries[-1]["accuracies"][1] == 0.99
+    assert checked_against_ledger(run).entries[-1]["accuracies"][1] == 0.99
     with pytest.raises(RunError, match="cut off or rewritten"):
-        agreed(run, head)
+        checked_against_ledger(run, head)

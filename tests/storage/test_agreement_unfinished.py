@@ -14,9 +14,9 @@ from cofair.report import page
 from cofair.report.reported_runs import read_methods
 from cofair.results.listener import CallbackListener
 from cofair.runs.run import Run, drive
-from cofair.storage.agreement import agreed, examined
+from cofair.storage.agreement import audit_folder, checked_against_ledger
 from cofair.storage.folder import RunFolder
-from cofair.storage.journal import opened
+from cofair.storage.journal import open_journal
 from tests.driving import prepare
 from tests.storage.test_agreement import edit, lines_of
 from tests.storage.test_resume import Stopped, carried_out, experiment_of, small_federation
@@ -31,22 +31,27 @@ def interrupted(tmp_path_factory):
 
 
 def test_an_interrupted_run_says_what_its_ledger_says(interrupted):
-    assert agreed(interrupted).remarks == ()
+    assert checked_against_ledger(interrupted).remarks == ()
 
 
 def test_a_run_killed_between_the_two_files_has_one_entry_more(interrupted, tmp_path):
     run = shutil.copytree(interrupted, tmp_path / "run")
     lines_of(run / "history.jsonl", lambda lines: lines[:-1])
-    assert agreed(run).remarks == ("round 11 stands in the ledger only, because the run was interrupted there",)
-    assert "round 11 stands in the ledger only" in page.document(read_methods([run]))
+    assert checked_against_ledger(run).remarks == (
+        "round 11 is only in the ledger, because the run was interrupted there",
+    )
+    assert "round 11 is only in the ledger" in page.document(read_methods([run]))
     lines_of(run / "history.jsonl", lambda lines: lines[:-1])
-    assert "round 10 of the ledger is missing in history.jsonl (the run is not finished: --res" in examined(run).fault
+    assert (
+        "round 10 of the ledger is missing from history.jsonl (the run is not finished: --res"
+        in audit_folder(run).fault
+    )
 
 
 def test_an_interrupted_history_shows_nothing_that_no_ledger_says(interrupted, tmp_path):
     run = shutil.copytree(interrupted, tmp_path / "run")
     lines_of(run / "ledger.jsonl", lambda lines: lines[:-1])
-    assert "round 11 of history.jsonl is not in the ledger" in examined(run).fault
+    assert "round 11 of history.jsonl is not in the ledger" in audit_folder(run).fault
 
 
 JOINS = 6  # the round before which the last client comes
@@ -80,7 +85,7 @@ def run_with_newcomer(path, *, resume=False, stop_after=None):
     own = [(one.x, one.y) for one in map(everybody.client, range(4))]
     others = {"test": (everybody.test.x, everybody.test.y), "classes": 3}
     others["validation"] = (everybody.validation.x, everybody.validation.y)
-    with opened(RunFolder(path, resume=resume), experiment, keeps_rewards=True) as journal:
+    with open_journal(RunFolder(path, resume=resume), experiment, keeps_rewards=True) as journal:
         smaller, larger = (
             prepare(experiment, federation=Federation(own[:n], **others), model=build_model()) for n in (3, 4)
         )
@@ -110,7 +115,7 @@ def joined(tmp_path_factory):
 
 def test_who_joined_stands_in_the_ledger_and_in_the_folder_alike(joined):
     assert json.loads((joined / "run.json").read_text())["joined"] == {"3": JOINS}
-    assert agreed(joined).remarks == ()
+    assert checked_against_ledger(joined).remarks == ()
     assert "says what this page says" in page.document(read_methods([joined]))
 
 
@@ -119,23 +124,23 @@ def test_who_joined_stands_in_the_ledger_and_in_the_folder_alike(joined):
     [
         (lambda facts: facts["samples"].__setitem__(3, 21), "samples of client '3': 21 in run.json, but 20 in the"),
         (lambda facts: facts["contributions"].__setitem__(3, 0.99), "contribution of client '3': 0.99 in run.json"),
-        (lambda facts: facts.update(joined={"3": 7}), "does not have 3 clients, as run.json says"),
-        (lambda facts: facts.update(joined={"0": 6}), "those who joined are not the last clients"),
+        (lambda facts: facts.update(joined={"3": 7}), "run.json says that it had 3 clients"),
+        (lambda facts: facts.update(joined={"0": 6}), "clients that joined later must come last"),
     ],
 )
 def test_a_newcomer_with_another_size_contribution_or_round_is_named(joined, tmp_path, change, sentence):
     run = shutil.copytree(joined, tmp_path / "run")
     edit(run / "run.json", change)
-    assert sentence in examined(run).fault
+    assert sentence in audit_folder(run).fault
 
 
 def test_a_server_that_is_restarted_leaves_a_folder_that_agrees(joined, tmp_path):
     for stop in (5, 7):
         with pytest.raises(Stopped):
             run_with_newcomer(tmp_path / str(stop), stop_after=stop)
-        assert agreed(tmp_path / str(stop)).remarks == ()
+        assert checked_against_ledger(tmp_path / str(stop)).remarks == ()
         run_with_newcomer(tmp_path / str(stop), resume=True)
-        assert agreed(tmp_path / str(stop)).remarks == ()
+        assert checked_against_ledger(tmp_path / str(stop)).remarks == ()
         assert (tmp_path / str(stop) / "ledger.jsonl").read_bytes() == (joined / "ledger.jsonl").read_bytes()
 
 
@@ -147,4 +152,4 @@ def test_a_server_killed_before_it_could_write_who_joined_is_no_forger(joined, t
     lines_of(run / "history.jsonl", lambda lines: [line for line in lines if json.loads(line)["round"] < JOINS])
     edit(run / "run.json", lambda facts: [facts[key].pop() for key in ("clients", "samples", "contributions")])
     edit(run / "run.json", lambda facts: facts.pop("joined"))
-    assert examined(run).fault is None
+    assert audit_folder(run).fault is None

@@ -11,7 +11,7 @@ from cofair.report.reported_runs import read_methods
 from cofair.runs.folder_rewards import export_from_folder
 from cofair.runs.single import run_experiment
 from cofair.storage import checkpoint
-from cofair.storage.agreement import agreed
+from cofair.storage.agreement import checked_against_ledger
 from cofair.storage.folder import RunFolder
 from cofair.storage.resume import finished_outcome
 
@@ -31,7 +31,7 @@ def test_a_finished_run_is_reported_verified_and_exported(folder, tmp_path):
     assert [record.round for record in outcome.history] == [1, 2, 3]
     (shown,) = read_methods([folder / "finished"])
     assert shown.runs[0].outcome.accuracies == outcome.accuracies
-    assert len(agreed(folder / "finished").entries) == 4
+    assert len(checked_against_ledger(folder / "finished").entries) == 4
     tensors, program = export_from_folder(folder / "finished", "2", tmp_path / "mine")
     assert tensors.exists()
     assert program.exists()

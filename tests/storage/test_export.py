@@ -127,7 +127,7 @@ def test_a_model_of_ones_own_is_exported_in_python(tmp_path):
     x = torch.randn(3, 1, 8, 8)
     assert torch.allclose(torch.export.load(program).module()(x), result.rewards[1](x), atol=1e-6)
     assert result.export("2", tmp_path / "two")[0] == tmp_path / "two.safetensors"
-    with pytest.raises(UsageError, match="There are 3 clients, 0 to 2, so no client 3"):
+    with pytest.raises(UsageError, match="There are 3 clients, 0 to 2, so there is no client 3"):
         result.export(3, tmp_path / "three")
     with pytest.raises(UsageError, match=r"model or of data of one's own, .* result.export\(client, path\)"):
         export_from_folder(tmp_path / "run", "1", tmp_path / "x")

@@ -8,7 +8,7 @@ CHOSEN = Experiment.from_dict({"federation": {"clients": 3}, "training": {"round
 
 def test_a_federation_that_was_given_is_passed_over_only_where_its_hash_is_compared():
     written = CHOSEN.to_toml(given={"federation"})
-    assert difference(written, CHOSEN, but_given=True) is None
+    assert difference(written, CHOSEN, ignore_given=True) is None
     assert difference(written, CHOSEN) == "federation.clients is 10 there and 3 here"
     other = Experiment.from_dict({"federation": {"clients": 3}, "training": {"rounds": 9}})
-    assert difference(written, other, but_given=True) == "training.rounds is 2 there and 9 here"
+    assert difference(written, other, ignore_given=True) == "training.rounds is 2 there and 9 here"

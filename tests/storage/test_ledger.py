@@ -14,7 +14,7 @@ from cofair.errors import RunError, UsageError
 from cofair.models import build
 from cofair.storage.audit import client_lines
 from cofair.storage.folder import AppendOnly
-from cofair.storage.ledger import FIRST, Ledger, digests, read, verified
+from cofair.storage.ledger import FIRST, Ledger, digests, read, verified_entries
 from tests.storage.test_resume import carried_out, experiment_of, small_federation
 
 
@@ -35,7 +35,7 @@ def changed(folder, tmp_path, change):
 
 def test_an_entry_says_who_brought_what_took_part_and_was_handed_what(run_folder):
     path, result = run_folder
-    entries = verified(path / "ledger.jsonl")
+    entries = verified_entries(path / "ledger.jsonl")
     assert [entry["round"] for entry in entries] == [0, *[record.round for record in result.history]]
     start, last = entries[0], entries[-1]
     assert start["previous"] == FIRST
@@ -53,7 +53,7 @@ def test_an_entry_says_who_brought_what_took_part_and_was_handed_what(run_folder
 
 def test_a_client_can_hash_its_own_reward_and_find_it_in_the_ledger(run_folder):
     path, result = run_folder
-    last = verified(path / "ledger.jsonl")[-1]
+    last = verified_entries(path / "ledger.jsonl")[-1]
     layout = [name for name, _ in result.rewards[0].named_parameters()]
     for i, module in enumerate(result.rewards):
         parameters = dict(module.named_parameters())
@@ -102,7 +102,7 @@ ALTERED = "was altered"
 def test_the_first_bad_entry_is_named(run_folder, tmp_path, change, bad, sentence):
     path = changed(run_folder[0], tmp_path, change)
     with pytest.raises(RunError, match=rf"Entry {bad} of the ledger .*{sentence}"):
-        verified(path)
+        verified_entries(path)
     assert len(read(path).entries) == bad
 
 
@@ -118,11 +118,11 @@ def rehashed(lines, k, **changes):
 def test_an_entry_with_a_hash_made_right_breaks_the_chain_after_it(run_folder, tmp_path):
     path = changed(run_folder[0], tmp_path, lambda lines: [*lines[:2], rehashed(lines, 2, neurons=[8] * 4), *lines[3:]])
     with pytest.raises(RunError, match=r"Entry 3 of the ledger .* one of the two was replaced"):
-        verified(path)
+        verified_entries(path)
 
 
 def test_a_ledger_rewritten_to_its_end_is_found_by_anyone_who_knows_a_head(run_folder, tmp_path):
-    known = verified(run_folder[0] / "ledger.jsonl")
+    known = verified_entries(run_folder[0] / "ledger.jsonl")
 
     def rewrite(lines):
         written = lines[:2]
@@ -132,22 +132,22 @@ def test_a_ledger_rewritten_to_its_end_is_found_by_anyone_who_knows_a_head(run_f
         return written
 
     path = changed(run_folder[0], tmp_path, rewrite)
-    assert len(verified(path)) == len(known)  # nothing is wrong with it in itself
-    verified(path, known[1]["hash"])
+    assert len(verified_entries(path)) == len(known)  # nothing is wrong with it in itself
+    verified_entries(path, known[1]["hash"])
     for entry in known[2:]:
         with pytest.raises(RunError, match="cut off or rewritten"):
-            verified(path, entry["hash"])
+            verified_entries(path, entry["hash"])
 
 
 def test_a_ledger_that_was_cut_off_is_found_by_its_head(run_folder, tmp_path):
-    known = verified(run_folder[0] / "ledger.jsonl")
+    known = verified_entries(run_folder[0] / "ledger.jsonl")
     path = changed(run_folder[0], tmp_path, lambda lines: lines[:-2])
-    verified(path, known[-3]["hash"].upper())
+    verified_entries(path, known[-3]["hash"].upper())
     with pytest.raises(RunError, match=rf"cut off or rewritten: none of its {len(known) - 2} entries"):
-        verified(path, known[-1]["hash"])
+        verified_entries(path, known[-1]["hash"])
     path.write_text("")
-    with pytest.raises(RunError, match="no whole entry"):
-        verified(path)
+    with pytest.raises(RunError, match="no complete entry"):
+        verified_entries(path)
 
 
 def test_a_line_that_was_being_written_does_not_count(run_folder, tmp_path):
@@ -160,15 +160,15 @@ def test_a_line_that_was_being_written_does_not_count(run_folder, tmp_path):
 
 def test_a_client_reads_its_own_lines(run_folder):
     path, result = run_folder
-    lines = client_lines(verified(path / "ledger.jsonl"), result.names[2])
+    lines = client_lines(verified_entries(path / "ledger.jsonl"), result.names[2])
     assert [line.accuracy for line in lines] == [record.accuracies[2] for record in result.history]
     assert [line.reputation for line in lines] == [record.reputation[2] for record in result.history]
     with pytest.raises(UsageError, match="no client 'nobody'"):
-        client_lines(verified(path / "ledger.jsonl"), "nobody")
+        client_lines(verified_entries(path / "ledger.jsonl"), "nobody")
 
 
 def test_who_joined_later_has_lines_from_then_on(run_folder):
-    entries = list(verified(run_folder[0] / "ledger.jsonl"))
+    entries = list(verified_entries(run_folder[0] / "ledger.jsonl"))
     joined = {"round": 5, "joined": {"clients": ["late"], "contributions": [0.5]}, "hash": "0"}
     longer = [
         {
@@ -184,7 +184,7 @@ def test_who_joined_later_has_lines_from_then_on(run_folder):
 
 @pytest.mark.parametrize("key", ["contributions", "accuracies", "rewards", "took_part", "refused"])
 def test_a_whole_ledger_without_what_a_client_needs_is_a_sentence(run_folder, key):
-    entries = [dict(entry) for entry in verified(run_folder[0] / "ledger.jsonl")]
+    entries = [dict(entry) for entry in verified_entries(run_folder[0] / "ledger.jsonl")]
     for wrong in ("x", 5, None, [[]]):
         entries[2][key] = wrong
         with pytest.raises(RunError, match="not written by this version"):
@@ -194,13 +194,13 @@ def test_a_whole_ledger_without_what_a_client_needs_is_a_sentence(run_folder, ke
 def test_an_entry_without_a_round_is_named(run_folder, tmp_path):
     path = changed(run_folder[0], tmp_path, lambda lines: [*lines[:-1], rehashed(lines, -1, round="12")])
     with pytest.raises(RunError, match="names no round"):
-        verified(path)
+        verified_entries(path)
 
 
 @pytest.mark.parametrize("head", ["", "0", "xyz", "0" * 63, "g" * 64])
 def test_what_is_no_hash_is_not_taken_for_a_proof(run_folder, head):
     with pytest.raises(UsageError, match="64 hexadecimal digits"):
-        verified(run_folder[0] / "ledger.jsonl", head)
+        verified_entries(run_folder[0] / "ledger.jsonl", head)
 
 
 def command(*words):
@@ -209,7 +209,7 @@ def command(*words):
 
 def test_the_command_prints_the_head_or_the_fault(run_folder, tmp_path):
     path, _ = run_folder
-    head = verified(path / "ledger.jsonl")[-1]["hash"]
+    head = verified_entries(path / "ledger.jsonl")[-1]["hash"]
     assert command("verify", path, "--head", head).output.rstrip().endswith(head)
     assert command("verify", path.parent).output.rstrip().endswith(head)  # every run in a folder
     shown = command("show", path, "--client", "2").output
@@ -227,7 +227,7 @@ def test_the_command_prints_the_head_or_the_fault(run_folder, tmp_path):
 def test_refusals_stand_in_the_ledger_with_their_reasons(tmp_path):
     experiment = Experiment.from_dict(experiment_of("fedavg").to_dict() | {"attack": {"name": "nan", "clients": 1}})
     carried_out(experiment, tmp_path)
-    entries = verified(tmp_path / "ledger.jsonl")
+    entries = verified_entries(tmp_path / "ledger.jsonl")
     refused = [item for entry in entries[1:] for item in entry["refused"]]
     assert refused
     assert len({name for _, name, _ in refused}) == 1

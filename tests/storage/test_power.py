@@ -7,11 +7,11 @@ from cofair.config.job import Job
 from cofair.results.listener import Listener
 from cofair.runs.lockstep_batch import run_in_lockstep
 from cofair.runs.single import run_experiment
-from cofair.storage.agreement import agreed
+from cofair.storage.agreement import checked_against_ledger
 from cofair.storage.folder import AppendOnly, RunFolder, write_whole
 from cofair.storage.history import read_history
 from cofair.storage.journal import FolderJournal
-from cofair.storage.ledger import verified
+from cofair.storage.ledger import verified_entries
 from tests.storage.power import Disk
 from tests.storage.test_resume import DIGITS, carried_out, experiment_of, written
 
@@ -36,13 +36,14 @@ def test_a_round_that_a_listener_hears_of_is_on_the_disk(disk, tmp_path, every):
             heard.append(record)
             left[record.round] = disk.left(tmp_path / "new" / "run", tmp_path / "left" / str(record.round))
             assert read_history(left[record.round] / "history.jsonl") == heard
-            entries = agreed(left[record.round]).entries  # settings and facts are there, too
+            entries = checked_against_ledger(left[record.round]).entries  # settings and facts are there, too
             assert [entry["round"] for entry in entries] == [0, *[one.round for one in heard]]
 
     result = run_experiment(DIGITS.with_run(checkpoint_every=every), RunFolder(tmp_path / "new" / "run"), listener)
     assert tuple(heard) == result.history
     end = disk.left(tmp_path / "new" / "run", tmp_path / "left" / "end")
-    assert agreed(end).remarks == ()  # the summary names the head, and the models are those of the ledger
+    # the summary names the head, and the models are those of the ledger
+    assert checked_against_ledger(end).remarks == ()
     after = RunFolder(left[9], resume=True)
     again = run_experiment(DIGITS.with_run(checkpoint_every=every), after)
     assert without_seconds(again.history) == without_seconds(result.history)
@@ -71,7 +72,7 @@ def test_a_head_that_participants_are_told_is_on_the_disk(disk, tmp_path, monkey
         keep(journal, state)
         heads.append(journal.head)
         left = disk.left(tmp_path / "run", tmp_path / "left" / str(state.round))
-        assert heads[-1] in {entry["hash"] for entry in verified(left / "ledger.jsonl")}
+        assert heads[-1] in {entry["hash"] for entry in verified_entries(left / "ledger.jsonl")}
 
     monkeypatch.setattr(FolderJournal, "keep", noted)
     carried_out(experiment_of("fedavg", run={"checkpoint_every": every}), tmp_path / "run")
@@ -83,10 +84,10 @@ def test_a_run_that_begins_again_elsewhere_keeps_the_head_that_was_told(tmp_path
     begun = experiment_of("fedavg", run={"checkpoint_every": 0})
     with pytest.raises(RuntimeError):
         run_stopped(begun, tmp_path)
-    first = verified(tmp_path / "ledger.jsonl")[0]
+    first = verified_entries(tmp_path / "ledger.jsonl")[0]
     elsewhere = experiment_of("fedavg", run={"checkpoint_every": 0, "engine": "loop"})
     carried_out(elsewhere, tmp_path, resume=True)
-    assert agreed(tmp_path).entries[0] == first
+    assert checked_against_ledger(tmp_path).entries[0] == first
 
 
 def run_stopped(experiment, path):
@@ -115,5 +116,5 @@ def test_a_sweep_in_which_nobody_hears_of_rounds_waits_for_the_disk_only_at_the_
         job = Job(Experiment.from_dict(tables).with_run(checkpoint_every=0), tmp_path / str(rounds))
         run_in_lockstep([job], Listener())
         syncs.append(disk.syncs - before)
-        assert agreed(disk.left(job.folder, tmp_path / "left" / str(rounds))).remarks == ()
+        assert checked_against_ledger(disk.left(job.folder, tmp_path / "left" / str(rounds))).remarks == ()
     assert syncs[0] == syncs[1]

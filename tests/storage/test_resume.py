@@ -28,8 +28,8 @@ from cofair.runs.setup import Parts
 from cofair.runs.single import run_experiment
 from cofair.storage.checkpoint import RATE, Checkpoints
 from cofair.storage.folder import CHECKPOINT, PREVIOUS, REWARDS, RunFolder
-from cofair.storage.journal import FolderJournal, opened
-from cofair.storage.ledger import verified
+from cofair.storage.journal import FolderJournal, open_journal
+from cofair.storage.ledger import verified_entries
 from cofair.storage.tensor_file import Shelf, encode
 from tests.driving import Heard, with_engine
 
@@ -78,7 +78,7 @@ def experiment_of(name, **changes):
 def carried_out(experiment, path, stop_at=None, resume=False, federation=None):
     """Run an experiment in a folder, to its end or to some training; return all that must be the same."""
     folder = RunFolder(path, resume=resume)
-    with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
+    with choose.arithmetic(experiment.run.precision), open_journal(folder, experiment, keeps_rewards=True) as journal:
         torch.manual_seed(0)
         parts = Parts(federation or small_federation(), build("mlp", (6,), 3, hidden=(10, 6)))
         run = prepare(experiment, parts, journal=journal)
@@ -156,7 +156,7 @@ def test_the_head_that_is_told_is_one_that_no_resumption_takes_back(tmp_path, mo
     told, keep = {}, FolderJournal.keep
     monkeypatch.setattr(FolderJournal, "keep", lambda self, at: (keep(self, at), told.update({at.round: self.head})))
     carried_out(experiment_of("fedavg"), tmp_path)  # tested in rounds 2 and 4 to 14, checkpoints every 3
-    rounds = {entry["hash"]: entry["round"] for entry in verified(tmp_path / "ledger.jsonl")}
+    rounds = {entry["hash"]: entry["round"] for entry in verified_entries(tmp_path / "ledger.jsonl")}
     assert [rounds[told[t]] for t in range(1, 15)] == [0, 0, 2, 2, 2, 6, 6, 6, 9, 9, 9, 12, 12, 12]
 
 
@@ -195,7 +195,7 @@ def test_engine_and_device_may_change_because_they_decide_only_where(stopped):
 
 def test_another_version_is_refused(stopped, monkeypatch):
     monkeypatch.setattr("cofair.__version__", "9.9.9")
-    with pytest.raises(RunError, match=r"begun by cofair 0\.\S+ and cannot go on under cofair 9\.9\.9"):
+    with pytest.raises(RunError, match=r"started by cofair 0\.\S+ and cannot be resumed by cofair 9\.9\.9"):
         carried_out(experiment_of("fedsac"), stopped, resume=True)
 
 
@@ -220,7 +220,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_previous_one_offered(stopped, h
     good = (stopped / CHECKPOINT).read_bytes()
     bad = {"altered": good[:-9] + bytes([good[-9] ^ 1]) + good[-8:], "truncated": good[:-100], "empty": b""}[how]
     (stopped / CHECKPOINT).write_bytes(bad)
-    with pytest.raises(RunError, match=rf"{CHECKPOINT} is damaged.*delete it to go on from round 6.*{PREVIOUS}"):
+    with pytest.raises(RunError, match=rf"{CHECKPOINT} is damaged.*delete it to resume from round 6.*{PREVIOUS}"):
         carried_out(experiment_of("fedsac"), stopped, resume=True)
     (stopped / CHECKPOINT).unlink()
     carried_out(experiment_of("fedsac"), stopped, resume=True)
@@ -365,7 +365,7 @@ def test_checkpoints_by_time_cost_at_most_their_share(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("cofair.storage.checkpoint.time.monotonic", lambda: now[0])
     kept = []
-    monkeypatch.setattr("cofair.storage.checkpoint.settle", lambda folder: kept.append(now[0]))
+    monkeypatch.setattr("cofair.storage.checkpoint.sync_folder", lambda folder: kept.append(now[0]))
 
     def slow(path, facts, value):
         now[0] += 1.0

@@ -23,7 +23,7 @@ from cofair.storage.folder import CHECKPOINT, PREVIOUS, RunFolder
 from cofair.storage.history import read_history
 from cofair.storage.journal import FolderJournal
 from cofair.storage.lock import locked
-from cofair.storage.resume import begun
+from cofair.storage.resume import first_entry
 from cofair.storage.tensor_file import Shelf, TensorFile, encode, write
 from tests.corruption.damage import bytes_damaged
 from tests.driving import prepare
@@ -180,11 +180,11 @@ def state():
 @fuzzed
 @given(seeds)
 def test_a_damaged_ledger_is_a_sentence_or_its_beginning(stopped, tmp_path, draw):
-    whole = ledger.verified(stopped / "ledger.jsonl")
+    whole = ledger.verified_entries(stopped / "ledger.jsonl")
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(bytes_damaged((stopped / "ledger.jsonl").read_bytes(), Random(draw)))
     try:
-        entries = ledger.verified(path)
+        entries = ledger.verified_entries(path)
     except CofairError:
         return
     assert entries == whole[: len(entries)]
@@ -211,10 +211,10 @@ def test_a_folder_with_any_damage_is_a_sentence_or_the_run_itself(stopped, tmp_p
         (tmp_path / other).write_bytes((stopped / other).read_bytes())
     (tmp_path / name).write_bytes(bytes_damaged((stopped / name).read_bytes(), Random(draw)))
     try:
-        first = begun(tmp_path, experiment_of("fedsac", run={"evaluate_every": 1}))
+        first = first_entry(tmp_path, experiment_of("fedsac", run={"evaluate_every": 1}))
     except CofairError:
         return
-    assert first is None or first == ledger.verified(stopped / "ledger.jsonl")[0]
+    assert first is None or first == ledger.verified_entries(stopped / "ledger.jsonl")[0]
 
 
 def test_tensors_come_back_as_they_lay_in_memory(tmp_path):

@@ -9,8 +9,8 @@ from rich.markup import escape
 from cofair.cli.console import new_table, output, print_table
 from cofair.errors import RunError, UsageError
 from cofair.report.ledger_section import ledger_cells, read_statement
-from cofair.storage.agreement import agreed
-from cofair.storage.audit import LEDGER, audited, client_lines
+from cofair.storage.agreement import checked_against_ledger
+from cofair.storage.audit import LEDGER, checked_entries, client_lines
 
 
 def verify(folder: Path, head: str | None) -> None:
@@ -19,7 +19,7 @@ def verify(folder: Path, head: str | None) -> None:
     if head is not None and len(own) > 1:
         raise UsageError(f"--head is about one ledger, and {folder} holds {len(own)} runs: name the folder of one.")
     for path in own:
-        audit = agreed(path, head)
+        audit = checked_against_ledger(path, head)
         last, remarks = audit.entries[-1], "".join(f" ({remark})" for remark in audit.remarks)
         print(
             f"{path}: {len(audit.entries)} entries up to round {last['round']}, nothing altered, and the folder says "
@@ -32,7 +32,7 @@ def show(folder: Path, client: str, *, as_json: bool) -> None:
     own = _folders(folder)
     if len(own) > 1:
         raise UsageError(f"{folder} holds {len(own)} runs: name the folder of one.")
-    lines = client_lines(audited(own[0]), client)
+    lines = client_lines(checked_entries(own[0]), client)
     if as_json:
         print(json.dumps([asdict(line) for line in lines], indent=1))
         return
@@ -55,7 +55,7 @@ def show(folder: Path, client: str, *, as_json: bool) -> None:
 def check(folder: Path, statement: Path) -> None:
     """Compare what a client was told with the ledgers of a folder."""
     client, rows = read_statement(statement)
-    ledgers = {path: audited(path) for path in _folders(folder)}
+    ledgers = {path: checked_entries(path) for path in _folders(folder)}
     for row in rows:
         found = [
             (path, line)
@@ -70,7 +70,7 @@ def check(folder: Path, statement: Path) -> None:
                 "it was cut off or rewritten since, or is the ledger of another run."
             )
         path, line = found[0]
-        agreed(path)
+        checked_against_ledger(path)
         seed = ledgers[path][0].get("facts", {}).get("seed", row["seed"])  # earlier versions wrote no seed
         for name, said in ledger_cells(seed, line).items():
             if row.get(name, said) != said:

@@ -1,4 +1,4 @@
-"""An experiment: one short TOML file, read strictly, every setting with a default."""
+"""An experiment: one short TOML file, read strictly; every setting has a default."""
 
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cofair import methods
+from cofair.contributions import MEASURES
 from cofair.engine.optimisers import OPTIMISERS
 from cofair.engine.work import Work
 from cofair.errors import UsageError, nearest
@@ -20,22 +21,22 @@ from cofair.settings import parse_text, read, setting, values
 
 @dataclass(frozen=True)
 class FederationSettings:
-    """Which data, and how it is spread over the clients."""
+    """Which data, and how it is distributed over the clients."""
 
     data: str = setting("digits", "name of a data set")
-    scene: str = setting("pow", "how data is spread: uni, pow, cla, dir, dir-class or noisy")
+    scene: str = setting("pow", "how data is distributed: uni, pow, cla, dir, dir-class or noisy")
     clients: int = setting(10, "number of clients", minimum=1)
     samples: int | None = setting(
-        None, "mean samples a client; by default 2000, or an equal share of the pool where that is less", minimum=1
+        None, "mean samples per client; by default 2000, or an equal share of the pool if that is less", minimum=1
     )
     alpha: float = setting(3.0, "concentration of the Dirichlet scenes", above=0)
     noise: tuple[float, ...] = setting(
-        (0.2, 0.4, 0.6), "share of wrong labels of the first clients (scene noisy)", minimum=0, maximum=1
+        (0.2, 0.4, 0.6), "shares of wrong labels of the first clients (scene noisy)", minimum=0, maximum=1
     )
     validation: float = setting(
         0.1, "share of the training set that the server holds; 0 for none", minimum=0, maximum=0.9
     )
-    resize: int | None = setting(None, "width and height in pixels to which images are resized", minimum=1)
+    resize: int | None = setting(None, "width and height in pixels that images are resized to", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class ModelSettings:
     name: str = setting("auto", "mlp, cnn-mnist, cnn-cifar, resnet18 or textcnn; auto: textcnn for text, else mlp")
     hidden: tuple[int, ...] = setting((200, 200), "widths of the hidden layers of the mlp", minimum=1)
     variant: str = setting("cifar", "variant of resnet18: cifar, tiny or emnist")
-    pad_value: float = setting(0.0, "standardised value of the pixels that CNNs and resnet18 put around small images")
+    pad_value: float = setting(0.0, "standardised value of the pixels with which CNNs and resnet18 pad small images")
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class TrainingSettings:
     """How long and how clients train."""
 
     rounds: int = setting(200, "number of rounds", minimum=1)
-    steps: int | None = setting(None, "local steps a round; 15 unless epochs are given", minimum=1)
-    epochs: int | None = setting(None, "local epochs a round, instead of steps", minimum=1)
-    batch_size: int = setting(32, "samples a batch", minimum=1)
+    steps: int | None = setting(None, "local steps per round; 15 unless epochs are given", minimum=1)
+    epochs: int | None = setting(None, "local epochs per round, instead of steps", minimum=1)
+    batch_size: int = setting(32, "samples per batch", minimum=1)
     lr: float = setting(0.03, "learning rate", above=0)
     decay: float = setting(1.0, "factor on the learning rate", above=0, maximum=1)
     decay_every: Literal["round", "epoch"] = setting("round", "when the learning rate decays")
@@ -72,19 +73,18 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class ContributionSettings:
-    """How it is measured what a client brings."""
+    """How what a client brings is measured."""
 
-    measure: Literal[
-        "standalone", "cosine", "cosine-exact", "cosine-sampled", "index", "leave-one-out", "size", "diversity",
-        "entropy", "divergence",
-    ] = setting("standalone", "what counts as a contribution: docs/contributions.md says what each is")  # fmt: skip
+    measure: str = setting(
+        "standalone", "what counts as a contribution; docs/contributions.md explains each", choices=MEASURES
+    )
     on: Literal["test", "validation"] = setting(
-        "test", "samples that measure models trained alone: test (as the papers), or validation"
+        "test", "samples that models trained alone are measured on: test (as in the papers) or validation"
     )
     epochs: int = setting(30, "epochs that a client trains alone", minimum=1)
     permutations: int = setting(150, "random orders of clients that sampled Shapley values average over", minimum=1)
     every: int | None = setting(
-        None, "rounds after which clients train alone again and are measured anew; none: only once, at first", minimum=1
+        None, "rounds after which clients train alone and are measured again; none: only once, at the start", minimum=1
     )
 
 
@@ -93,12 +93,12 @@ class RunSettings:
     """How the experiment is carried out."""
 
     seed: int = setting(0, "seed of everything random", minimum=0)
-    engine: Literal["auto", "loop", "vectorised"] = setting("auto", "how clients are trained; auto takes the faster")
-    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where; auto takes a GPU if there is one")
-    precision: Literal["float32", "tf32", "float64"] = setting("float32", "arithmetic; tf32 acts on GPUs only")
+    engine: Literal["auto", "loop", "vectorised"] = setting("auto", "how clients are trained; auto: the faster way")
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where to compute; auto: on a GPU if there is one")
+    precision: Literal["float32", "tf32", "float64"] = setting("float32", "arithmetic; tf32 affects only GPUs")
     evaluate_every: int = setting(5, "rounds between two tests of the rewards; the last ten are all tested", minimum=1)
     checkpoint_every: int | None = setting(
-        None, "rounds between two checkpoints; 0: none are written; none: by time, so that they cost little", minimum=0
+        None, "rounds between two checkpoints; 0: never; none: by time, so that they cost little", minimum=0
     )
     joint: bool = setting(False, "score rewards on the validation set too, for the rule 'joint'")
     metric: str = setting("accuracy", "accuracy, balanced_accuracy or auroc")
@@ -115,7 +115,7 @@ _TABLES: dict[str, type] = {
     "attack": AttackSettings,
     "defence": DefenceSettings,
 }
-_WRITTEN_WHERE_SET = ("participation", "attack", "defence")  # tables that most experiments do without
+_WRITTEN_IF_SET = ("participation", "attack", "defence")  # most experiments do without these tables
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Experiment:
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> "Experiment":
-        """Read nested settings, refusing what is unknown, of a wrong type or out of range."""
+        """Read nested settings, refusing any that is unknown, of the wrong type or out of range."""
         parts: dict[str, Any] = {}
         for name, table in tables.items():
             if name not in (*_TABLES, "method"):
@@ -150,7 +150,7 @@ class Experiment:
             else:
                 parts[name] = read(_TABLES[name], table, name)
         experiment = cls(**parts)
-        experiment.training.work()  # steps and epochs together are told now, not in the first round
+        experiment.training.work()  # steps given together with epochs fail now, not in the first round
         experiment.attack.check()
         return experiment
 
@@ -160,8 +160,8 @@ class Experiment:
         return cls.from_dict(override(read_file(path), overrides))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return all settings, resolved, as nested plain values; tables that most do without only where set."""
-        off = [name for name in _WRITTEN_WHERE_SET if getattr(self, name) == _TABLES[name]()]
+        """Return all settings, resolved, as nested plain values; rarely used tables only if they are set."""
+        off = [name for name in _WRITTEN_IF_SET if getattr(self, name) == _TABLES[name]()]
         tables = {name: values(getattr(self, name)) for name in _TABLES if name not in off}
         if self.contribution.every is None:
             del tables["contribution"]["every"]
@@ -170,7 +170,7 @@ class Experiment:
         return {name: {key: _plain(value) for key, value in table.items()} for name, table in tables.items()}
 
     def to_toml(self, given: Collection[str] = ()) -> str:
-        """Return the resolved experiment as a TOML file; what was `given` in Python cannot be written and is named."""
+        """Return the resolved experiment as a TOML file; a comment names what was `given` in Python instead."""
         lines: list[str] = []
         if given:
             lines += [f"# given in Python, not by this file: {', '.join(sorted(given))}", ""]
@@ -183,7 +183,7 @@ class Experiment:
         return "\n".join(lines)
 
     def with_method(self, name: str) -> "Experiment":
-        """Return this experiment with a method by its name, which keeps its settings where it is the one set here."""
+        """Return this experiment with the method of that name; this experiment's own method keeps its settings."""
         return self if name == self.method.name else replace(self, method=methods.make(name, {}))
 
     def with_run(self, **changes: Any) -> "Experiment":
@@ -197,7 +197,7 @@ def read_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"Cannot read the experiment {path}: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, brackets in brackets
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, deeply nested brackets
         raise UsageError(f"The experiment {path} is not valid TOML: {error}") from None
 
 

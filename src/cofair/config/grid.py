@@ -1,4 +1,4 @@
-"""A grid of experiments: one TOML file, an experiment with a table `grid` of what varies.
+"""A grid of experiments: one TOML file, which is an experiment with a table `grid` of what varies.
 
     [federation]
     data = "cifar10"
@@ -9,7 +9,7 @@
     method = ["fedavg", {name = "fedsac", beta = 5}]
 
 A setting with a list takes each of its values; a table with a list takes each of several sets of settings. The
-experiments are all combinations, the last line of the grid varying fastest. `--set grid.run.seed=[0]` takes a part.
+experiments are all combinations; the last line of the grid varies fastest. `--set grid.run.seed=[0]` selects a part.
 """
 
 import itertools
@@ -20,12 +20,12 @@ from typing import Any
 from cofair.config.experiment import Experiment, override
 from cofair.errors import UsageError
 
-MOST = 100_000  # experiments; a grid beyond that is a slip
+MOST = 100_000  # experiments; a larger grid is a mistake
 
 
 @dataclass(frozen=True)
 class Point:
-    """One experiment of a grid, and what sets it apart from the others: {"federation.scene": "pow", …}."""
+    """One experiment of a grid, and the settings that distinguish it: {"federation.scene": "pow", …}."""
 
     experiment: Experiment
     varied: dict[str, Any]
@@ -38,11 +38,11 @@ class Point:
             short = key.partition(".")[2]
             parts.append(str(value) if short in ("data", "scene", "name") else f"{short}{value}")
         text = "-".join("".join(c if c.isalnum() or c in ".-" else "_" for c in part) for part in parts)
-        return text.lstrip(".") or "run"  # so that no value makes it the folder above
+        return text.lstrip(".") or "run"  # so that no value makes it the parent folder
 
 
 def read_grid(tables: Mapping[str, Any], overrides: tuple[str, ...] = ()) -> list[Point]:
-    """Return the experiments of a grid file's tables; without a table `grid` it is one experiment."""
+    """Return the experiments of a grid file's tables; without a table `grid` there is one."""
     merged = override(tables, overrides)
     grid = merged.pop("grid", {})
     if not isinstance(grid, Mapping):
@@ -51,12 +51,12 @@ def read_grid(tables: Mapping[str, Any], overrides: tuple[str, ...] = ()) -> lis
     for asked in (text.partition("=")[0].strip() for text in overrides):
         table, _, key = asked.partition(".")
         if any(all((table, key) in choice for choice in axis) for axis in axes):
-            raise UsageError(f"The grid varies {asked}: change what it varies over, such as grid.{asked}=[…].")
+            raise UsageError(f"The grid varies {asked}: set the values that it takes instead, with grid.{asked}=[…].")
     count = 1
     for axis in axes:
         count *= len(axis)
     if count > MOST:
-        raise UsageError(f"The grid has {count} experiments: take fewer values (at most {MOST}).")
+        raise UsageError(f"The grid has {count} experiments: list fewer values (at most {MOST} experiments).")
     points = []
     for chosen in itertools.product(*axes):
         own = {name: dict(table) if isinstance(table, Mapping) else table for name, table in merged.items()}
@@ -71,7 +71,7 @@ def read_grid(tables: Mapping[str, Any], overrides: tuple[str, ...] = ()) -> lis
     names = [point.name for point in points]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"The grid has the experiment {twice!r} twice.")
+        raise UsageError(f"The grid has the experiment {twice!r} twice: list each value once.")
     return points
 
 
@@ -79,12 +79,12 @@ Choice = dict[tuple[str, str], Any]
 
 
 def _nested(grid: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the grid with "federation.scene", as an override names it, in the place of what the file says of it."""
+    """Return the grid with keys such as "federation.scene", which overrides use, moved into their tables."""
     found = {name: dict(value) if isinstance(value, Mapping) else value for name, value in grid.items()}
     for name in [name for name in found if "." in name]:
         table, _, key = name.partition(".")
         if not isinstance(found.setdefault(table, {}), dict):
-            raise UsageError(f"grid.{table} is a list of tables: give grid.{table} whole, not grid.{name}.")
+            raise UsageError(f"grid.{table} is a list of tables: set all of grid.{table}, not grid.{name}.")
         found[table][key] = found.pop(name)
     return found
 
@@ -109,6 +109,6 @@ def _list(key: str, values: Any) -> list[Any]:
 
 
 def _names(tables: Mapping[str, Any], method: Any) -> bool:
-    """Tell whether the file's own table of the method is about this method."""
+    """Return whether the file's table `method` is for this method."""
     own = tables.get("method", {})
     return isinstance(own, Mapping) and own.get("name") == method

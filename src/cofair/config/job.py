@@ -1,4 +1,4 @@
-"""A job: one experiment to run, under a name, and the folder that it is written to."""
+"""A job: one experiment to run, its name, and the folder that it is written to."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from cofair.config.experiment import Experiment
 
 
-@dataclass(frozen=True, eq=False)  # a job is itself: it is looked up by identity
+@dataclass(frozen=True, eq=False)  # jobs are compared by identity
 class Job:
     """One experiment of a comparison or a sweep; without a folder nothing is written."""
 
@@ -26,5 +26,5 @@ class Job:
 
 
 def run_name(experiment: Experiment) -> str:
-    """Return the name of a run that differs from the others in its method and seed."""
+    """Return the name of a run, made of its method and seed."""
     return f"{experiment.method.name}-seed{experiment.run.seed}"

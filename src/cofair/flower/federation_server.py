@@ -32,7 +32,7 @@ from cofair.runs.measurement import measured
 from cofair.runs.run import Run, drive
 from cofair.runs.setup import Model, Parts, Setup, set_up
 from cofair.storage.folder import RunFolder
-from cofair.storage.journal import opened
+from cofair.storage.journal import open_journal
 
 LOG = logging.getLogger("flwr.cofair")
 FADE = 0.2  # of a reputation, for each training that a client misses: after ten of them a tenth is left
@@ -76,7 +76,7 @@ def serve(
     """
     wait, experiment = wait or Waiting(), deployed(experiment)
     path = None if folder is None else folder.path
-    with choose.arithmetic(experiment.run.precision), opened(folder, experiment, keeps_rewards=True) as journal:
+    with choose.arithmetic(experiment.run.precision), open_journal(folder, experiment, keeps_rewards=True) as journal:
         own = _own_side(experiment, model, test, validation, loss)
         if allow is not None:
             allow(largest_upload(own.problem))

@@ -11,7 +11,7 @@ from cofair.errors import RunError, UsageError
 from cofair.results.comparison import Comparison
 from cofair.results.result import Outcome, Result
 from cofair.results.table_cells import LAST_ROUNDS
-from cofair.storage.agreement import Audit, examined
+from cofair.storage.agreement import Audit, audit_folder
 from cofair.storage.audit import has_ledger
 from cofair.storage.reader import outcome_of, read_facts, read_records, read_tables
 from cofair.storage.resume import traffic
@@ -39,7 +39,7 @@ class ReportedRun:
     @cached_property
     def audit(self) -> Audit | None:
         """Return what its ledger is worth, and whether the folder says the same; None where there is no ledger."""
-        return examined(self.folder) if self.folder is not None and has_ledger(self.folder) else None
+        return audit_folder(self.folder) if self.folder is not None and has_ledger(self.folder) else None
 
     @property
     def finished(self) -> bool:

@@ -47,7 +47,7 @@ class ClientStatements:
         """Return which client has a name."""
         if name not in self.names:
             there = f"the clients are {listed(self.names, most=12)}"
-            hint = there if len(self.names) <= 12 else f"{nearest(name, self.names[:1000])}"
+            hint = there if len(self.names) <= 12 else nearest(name, self.names[:1000]).rstrip(".")
             raise UsageError(f"There is no client {name!r}: {hint if len(hint) < 300 else there}.".replace("?.", "?"))
         return self.names.index(name)
 

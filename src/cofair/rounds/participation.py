@@ -1,7 +1,7 @@
 """Who takes part in a round: clients that join late, leave, are sampled, or do not answer.
 
 Everything is drawn for a client's name and a round, never consumed, so that every engine, a resumed run and federations
-whose clients stand in another order see the same clients come and go.
+that list their clients in another order see the same clients come and go.
 """
 
 from collections.abc import Sequence
@@ -22,33 +22,33 @@ _UNIT = 2.0**-63
 class ParticipationSettings:
     """Who takes part in which round."""
 
-    fraction: float = setting(1.0, "share of the clients there are that is sampled in a round", above=0, maximum=1)
+    fraction: float = setting(1.0, "share of the current clients that is sampled in a round", above=0, maximum=1)
     dropout: float = setting(0.0, "probability that a sampled client does not answer", minimum=0, maximum=1)
     join: tuple[int, ...] = setting(
-        (), "first round of each client, in their order; clients beyond the list are there from round 1", minimum=1
+        (), "first round of each client, in order; clients beyond the list are there from round 1", minimum=1
     )
     leave: tuple[int, ...] = setting(
-        (), "last round of each client, in their order; 0, or beyond the list: it stays to the end", minimum=0
+        (), "last round of each client, in order; 0, or beyond the list: it stays to the end", minimum=0
     )
     fade: float | None = setting(
         None,
-        "share of its reputation that a client loses with each training it misses, and regains with two in which it "
-        "takes part; by default 0 in simulations and 0.2 in deployments",
+        "share of its reputation that a client loses with each training it misses and regains with every two that it "
+        "takes part in; by default 0 in simulations and 0.2 in deployments",
         minimum=0,
         maximum=1,
     )
 
 
 class Participation:
-    """Tells who takes part in each round of a run."""
+    """Who takes part in each round of a run."""
 
     def __init__(self, settings: ParticipationSettings, names: Sequence[str], seed: int, device: torch.device) -> None:
-        """Take the settings and the clients that they are about."""
+        """Take the settings and the clients that they apply to."""
         for name in ("join", "leave"):
             given = getattr(settings, name)
             if len(given) > len(names):
                 raise UsageError(
-                    f"participation.{name} tells of {len(given)} clients, but the federation has {len(names)}."
+                    f"participation.{name} lists {len(given)} clients, but the federation has {len(names)}."
                 )
         self.settings = settings
         self._device = device
@@ -58,7 +58,7 @@ class Participation:
 
     @property
     def everybody(self) -> bool:
-        """Tell whether all clients take part in all rounds."""
+        """Return whether all clients take part in all rounds."""
         return replace(self.settings, fade=None) == ParticipationSettings()
 
     def there(self, t: int) -> Tensor:
@@ -66,7 +66,7 @@ class Participation:
         return ((self._join <= t) & ((self._leave == 0) | (t <= self._leave))).to(self._device)
 
     def sampled(self, t: int) -> Tensor:
-        """Return who is there and asked to take part in round t (N,)."""
+        """Return who is there and is asked to take part in round t (N,)."""
         there = self.there(t).cpu()
         count = int(there.sum())
         sampled = max(1, round(self.settings.fraction * count)) if count else 0
@@ -79,9 +79,9 @@ class Participation:
         return self.sampled(t) & answers.to(self._device)
 
     def limited(self, rewards: Rewards, t: int, members: Tensor | None = None) -> Rewards:
-        """Return rewards handed only to who takes part, of the members (N,) where some were removed.
+        """Return rewards for only the clients that take part and, if some were removed, are still members (N,).
 
-        What stays with the clients, such as the personal epoch of FedAvg, everybody does whenever it gets the model.
+        Work whose result stays with the clients, such as FedAvg's personal epoch, is done by all that get the model.
         """
         if not rewards.work.phase.uploads:
             return rewards
@@ -92,12 +92,12 @@ class Participation:
         return replace(rewards, participants=torch.stack(known).all(0))
 
     def _drawn(self, t: int, purpose: str) -> Tensor:
-        """Return one number from 0 to 1 a client (N,)."""
+        """Return one number from 0 to 1 per client (N,)."""
         keys = randomness.fold(randomness.fold(self._keys, t), randomness.address("participation", purpose))
         return (keys & torch.iinfo(torch.int64).max).double() * _UNIT
 
 
-def came_to_nothing(rewards: Rewards, uploads: Uploads) -> Tensor:
-    """Return whose upload changes nothing though it was handed something to train (N,): it might as well be absent."""
+def had_no_effect(rewards: Rewards, uploads: Uploads) -> Tensor:
+    """Return which clients had something to train but uploaded no change (N,): they might as well be absent."""
     nothing = ~uploads.updates.any(1)
     return nothing if rewards.neuron_masks is None else nothing & rewards.neuron_masks.any(1).to(nothing.device)

@@ -1,4 +1,4 @@
-"""The server's door: uploads that no method could learn from are refused before any of them sees one.
+"""The server's checks: uploads that no method could learn from are refused before a method sees them.
 
 A refused client counts as absent in that round. Nothing that it sent reaches a method, a reward or a statistic.
 """
@@ -18,13 +18,11 @@ NOT_FINITE = "its update is not finite"
 TOO_LONG = "its update is out of all proportion to the model"
 NO_LOSSES = "the losses that it was asked for are missing or not finite"
 NOT_ASKED = "it was not asked in this round"
-LONGEST = (
-    1e4  # times 1 + the norm of the model handed out; what is longer has diverged, or is meant to make others diverge
-)
+LONGEST = 1e4  # times 1 + the norm of the reward; anything longer has diverged, or is meant to make others diverge
 
 
 def admitted(rewards: Rewards, uploads: Uploads, layout: Layout) -> Uploads:
-    """Return the uploads without those that are not finite, far too long, unasked for or without their statistics."""
+    """Return the uploads without those that are not finite, far too long, unrequested or lacking statistics."""
     shape = (len(uploads.present), layout.size)
     if tuple(uploads.updates.shape) != shape or uploads.updates.dtype != layout.dtype:
         raise RunError(
@@ -33,7 +31,7 @@ def admitted(rewards: Rewards, uploads: Uploads, layout: Layout) -> Uploads:
         )
     norms = torch.linalg.vector_norm(uploads.updates, dim=1)
     given: Tensor = torch.linalg.vector_norm(rewards.parameters, dim=-1)
-    short = norms <= LONGEST * (1 + given)  # False for NaN, too
+    short = norms <= LONGEST * (1 + given)  # also False for NaN
     fine = short & _fine_statistics(uploads)
     unasked = torch.zeros_like(fine) if rewards.participants is None else ~rewards.participants.to(fine.device)
     bad = uploads.present & (~fine | unasked)
@@ -60,12 +58,12 @@ def admitted(rewards: Rewards, uploads: Uploads, layout: Layout) -> Uploads:
 
 
 def _fine_statistics(uploads: Uploads) -> Tensor:
-    """Return whose statistics (N,) are as many finite numbers as were asked for."""
+    """Return which clients sent as many finite statistics as were asked for (N,)."""
     fine = torch.ones_like(uploads.present)
     for values in uploads.statistics.values():
         if values.dim() == 1:
             fine &= torch.isfinite(values)
-        else:  # losses of batches (N, S): a client with fewer batches than others has NaN behind its own
+        else:  # losses of batches (N, S): a client with fewer batches than others has NaN after its own
             own = batches_per_epoch(uploads.sizes.cpu(), LOOK).to(values.device)
             beyond = torch.arange(values.shape[1], device=values.device) >= own[:, None]
             fine &= (torch.isfinite(values) | beyond).all(1)

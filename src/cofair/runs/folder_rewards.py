@@ -11,8 +11,8 @@ from cofair.errors import RunError, UsageError
 from cofair.results.result import RewardModels
 from cofair.runs.setup import set_up
 from cofair.storage import ledger
-from cofair.storage.agreement import agreed
-from cofair.storage.export import export, facts_about, number_of
+from cofair.storage.agreement import checked_against_ledger
+from cofair.storage.export import client_index, export, facts_about
 from cofair.storage.folder import REWARDS
 from cofair.storage.reader import read_facts
 from cofair.storage.resume import finished_outcome
@@ -33,8 +33,8 @@ def export_from_folder(folder: Path, client: str, path: Path) -> tuple[Path, Pat
         raise RunError(f"The run in {folder} is not finished: 'cofair run --resume' continues it.")
     if not (folder / REWARDS).exists():
         raise RunError(f"{folder} holds no models: 'cofair run' keeps them, comparisons and sweeps do not.")
-    i = number_of(client, outcome.names)
-    entries = agreed(folder).entries
+    i = client_index(client, outcome.names)
+    entries = checked_against_ledger(folder).entries
     problem = set_up(experiment.with_run(device="cpu")).problem
     delivered = TensorFile(folder / REWARDS).value(Delivered, torch.device("cpu"))
     if delivered.parameters.shape[-1] != problem.layout.size:

@@ -16,7 +16,7 @@ from cofair.runs.run import Run, drive
 from cofair.runs.scheduling import shared_settings
 from cofair.runs.setup import Parts, Setup, set_up
 from cofair.storage.folder import RunFolder
-from cofair.storage.journal import Journal, opened
+from cofair.storage.journal import Journal, open_journal
 from cofair.storage.resume import finished_outcome
 
 
@@ -59,7 +59,7 @@ class _SharedFederation:
         for job in left:
             precision, folder = job.experiment.run.precision, folders[job]
             try:
-                with choose.arithmetic(precision), opened(folder, job.experiment) as journal:
+                with choose.arithmetic(precision), open_journal(folder, job.experiment) as journal:
                     setup, brought = self._prepared or self._prepare(job, methods, journal)
                     run = drive(Run(job, setup, brought, journal=journal, listener=self._listener))
                     self._listener.finished(job, run.finish())

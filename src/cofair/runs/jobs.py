@@ -15,7 +15,7 @@ from cofair.runs.lockstep_batch import run_in_lockstep
 from cofair.runs.scheduling import batches
 from cofair.runs.setup import Parts
 from cofair.storage.lock import locked
-from cofair.storage.resume import holds_other, same_finished
+from cofair.storage.resume import holds_other, holds_same_finished
 
 _NAMED = 10  # runs that did not finish; a sentence has no room for more
 
@@ -52,7 +52,7 @@ def run_jobs(
 
 def unfinished(jobs: Iterable[Job]) -> list[Job]:
     """Return the jobs whose folders hold no finished run of the very same experiment."""
-    return [job for job in jobs if job.folder is None or not same_finished(job.folder, job.experiment)]
+    return [job for job in jobs if job.folder is None or not holds_same_finished(job.folder, job.experiment)]
 
 
 def all_done(jobs: Sequence[Job]) -> None:

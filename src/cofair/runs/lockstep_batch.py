@@ -22,7 +22,7 @@ from cofair.runs.scheduling import most_rows, shared_settings
 from cofair.runs.setup import Setup, set_up
 from cofair.storage.folder import RunFolder
 from cofair.storage.journal import FolderJournal, Journal, NoJournal
-from cofair.storage.resume import same_begun, same_finished
+from cofair.storage.resume import holds_same, holds_same_finished
 
 Prepared = dict[Job, tuple[Setup, Brought]]
 
@@ -119,7 +119,7 @@ def _journal(job: Job, runs: int, listener: Listener) -> Journal | None:
     """Return where a run is written; None where that cannot be."""
     if job.folder is None:
         return NoJournal()
-    resume = same_begun(job.folder, job.experiment) and not same_finished(job.folder, job.experiment)
+    resume = holds_same(job.folder, job.experiment) and not holds_same_finished(job.folder, job.experiment)
     folder = RunFolder(job.folder, overwrite=True, resume=resume)
     try:
         return FolderJournal(folder, job.experiment, None, hashes_rewards=False, announced=False, runs=runs)

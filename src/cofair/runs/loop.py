@@ -14,7 +14,7 @@ from cofair.results.record import Baseline, Record
 from cofair.results.tested_round import TestedRound
 from cofair.rounds import upload_checks
 from cofair.rounds.defences import defended
-from cofair.rounds.participation import came_to_nothing
+from cofair.rounds.participation import had_no_effect
 from cofair.runs import measurement
 from cofair.scoring.scorer import Scorer
 
@@ -74,7 +74,7 @@ def fade_absent(run: "Run", wanted: Rewards, rewards: Rewards, uploads: Uploads,
     """Let clients that missed a training lose a share of their standing, where the experiment asks for that."""
     if not run.fade or not rewards.work.phase.uploads:
         return
-    came = uploads.present & ~came_to_nothing(rewards, uploads)
+    came = uploads.present & ~had_no_effect(rewards, uploads)
     missed = run.problem.federation.present(wanted.participants) & ~came
     missed &= run.setup.participation.sampled(t)  # a client that was not asked misses nothing
     run.change(

@@ -27,7 +27,7 @@ from cofair.runs.state import RunState, Stopwatch
 from cofair.runs.tally import Tally
 from cofair.storage.folder import FORMAT, versions
 from cofair.storage.journal import Journal, NoJournal
-from cofair.storage.ledger_entries import known_of
+from cofair.storage.ledger_entries import client_facts
 
 
 class Run:
@@ -139,7 +139,7 @@ class Run:
         outcome = self.finish()
         assert self.delivered is not None  # the last round is always tested
         models = RewardModels(self.delivered, self.problem)
-        facts = self._facts | known_of(self._server)
+        facts = self._facts | client_facts(self._server)
         return Result(**vars(outcome), rewards=models, experiment_toml=self._settings, facts=facts)
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class Run:
             "validation_samples": len(server.validation.samples) if server.has_validation else 0,
             "test_samples": server.tested_on,
             **({"notes": notes} if notes else {}),
-            **known_of(server),
+            **client_facts(server),
             **({} if attack is None else {"attackers": [federation.names[i] for i in attack.attackers]}),
         }
 

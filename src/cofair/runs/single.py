@@ -21,7 +21,7 @@ from cofair.results.result import Result
 from cofair.runs.run import drive, prepare
 from cofair.runs.setup import Model, Parts
 from cofair.storage.folder import RunFolder
-from cofair.storage.journal import opened
+from cofair.storage.journal import open_journal
 
 
 def run(
@@ -130,7 +130,7 @@ def run_experiment(
     heard, path = as_listener(listener), None if folder is None else folder.path
     with (
         choose.arithmetic(experiment.run.precision),
-        opened(folder, experiment, keeps_rewards=True, announced=heard is not None) as journal,
+        open_journal(folder, experiment, keeps_rewards=True, announced=heard is not None) as journal,
     ):
         if heard is not None:
             heard.preparing(Job(experiment, path))

@@ -1,4 +1,4 @@
-"""What a run's ledger is worth: is it whole, does it end as the summary says, and what does it say of a client."""
+"""Check a run's ledger: is it whole, does it end as the summary says, and what does it say about a client?"""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cofair.errors import RunError, UsageError, nearest
-from cofair.storage.ledger import Entry, verified
+from cofair.storage.ledger import LedgerEntry, verified_entries
 from cofair.storage.ledger_entries import PER_CLIENT
 from cofair.storage.reader import is_number
 
@@ -16,10 +16,10 @@ LEDGER, SUMMARY = "ledger.jsonl", "summary.json"
 
 @dataclass(frozen=True)
 class ClientLine:
-    """What one entry says of a client."""
+    """What one entry says about a client."""
 
     round: int
-    samples: int | None  # where the ledger says it
+    samples: int | None  # None where the ledger does not say
     contribution: float
     accuracy: float
     reputation: float | None
@@ -31,12 +31,12 @@ class ClientLine:
     head: str  # the entry's own hash
 
 
-def audited(folder: Path, head: str | None = None) -> list[Entry]:
-    """Return the entries of a folder's ledger, or refuse it: altered, without that head, or not ending as it did."""
+def checked_entries(folder: Path, head: str | None = None) -> list[LedgerEntry]:
+    """Return the entries of a folder's ledger; refuse one that was altered, lacks `head`, or ends differently."""
     path = folder / LEDGER
     if not path.exists() and has_ledger(folder):
         raise RunError(f"The ledger {path} is missing: {SUMMARY} names the head that it had.")
-    entries = verified(path, head)
+    entries = verified_entries(path, head)
     check_entries(path, entries)
     if not (folder / SUMMARY).exists():  # the run is not finished
         return entries
@@ -46,13 +46,13 @@ def audited(folder: Path, head: str | None = None) -> list[Entry]:
     if named != entries[-1]["hash"]:
         raise RunError(
             f"The ledger {path} does not end as summary.json says: its last entry, {len(entries) - 1}, is not the one "
-            f"with the hash {named[:100]!r}, so something after it was removed, or one of the two was rewritten."
+            f"with the hash {named[:100]!r}, so entries at its end were removed, or one of the two files was rewritten."
         )
     return entries
 
 
 def has_ledger(folder: Path) -> bool:
-    """Tell whether a run has a ledger, or had one: a finished run names its head."""
+    """Return whether a run has a ledger, or had one: a finished run names its head."""
     return (folder / LEDGER).exists() or _named_head(folder) is not None
 
 
@@ -63,8 +63,8 @@ def _named_head(folder: Path) -> str | None:
         return None
 
 
-def check_entries(path: Path, entries: Sequence[Entry]) -> None:
-    """Refuse a ledger, however whole, in which a list has not one value for each client that was there."""
+def check_entries(path: Path, entries: Sequence[LedgerEntry]) -> None:
+    """Refuse a ledger, even a whole one, in which a list does not have one value per client of its round."""
     names: list[str] = []
     latest = 0
     for number, entry in enumerate(entries):
@@ -75,7 +75,7 @@ def check_entries(path: Path, entries: Sequence[Entry]) -> None:
         if not number or "accuracies" not in entry:
             continue
         if entry["round"] <= latest:
-            raise RunError(f"{where} is out of place: tested rounds must rise.")
+            raise RunError(f"{where} is out of place: tested rounds must increase.")
         latest = entry["round"]
         for name in PER_CLIENT:
             values = entry.get(name, [None] * len(names))
@@ -88,24 +88,24 @@ def check_entries(path: Path, entries: Sequence[Entry]) -> None:
 
 
 def _check_newcomers(where: str, new: Any, names: list[str]) -> None:
-    """Refuse newcomers without a name, a size or a contribution of their own; else add their names."""
+    """Refuse newcomers without a name, a size or a contribution of their own; otherwise add their names."""
     own = new if isinstance(new, dict) else {}
     clients, brought = own.get("clients"), own.get("contributions")
     if not isinstance(clients, list) or not all(isinstance(name, str) for name in clients):
         raise RunError(f"{where} is damaged: it does not say who takes part.")
     if not isinstance(brought, list) or not all(map(is_number, brought)):
-        raise RunError(f"{where} is damaged: it does not say what everybody brings.")
+        raise RunError(f"{where} is damaged: it does not say what every client brings.")
     for name, values in (("contributions", brought), ("samples", own.get("samples", clients))):
         if not isinstance(values, list) or len(values) != len(clients):
             found = len(values) if isinstance(values, list) else "no list of"
             raise RunError(f"{where} is damaged: it has {found} {name} for {len(clients)} clients.")
     names += clients
     if len(set(names)) < len(names) or not names:
-        raise RunError(f"{where} is damaged: its clients have not one name each.")
+        raise RunError(f"{where} is damaged: its clients do not have distinct names.")
 
 
-def client_lines(entries: Sequence[Entry], client: str) -> list[ClientLine]:
-    """Return what each tested round says of a client, from when it joined."""
+def client_lines(entries: Sequence[LedgerEntry], client: str) -> list[ClientLine]:
+    """Return what each tested round since a client joined says about it."""
     names: list[str] = []
     sizes: list[int | None] = []
     lines = []
@@ -118,13 +118,13 @@ def client_lines(entries: Sequence[Entry], client: str) -> list[ClientLine]:
                 i = names.index(client)
                 lines.append(_line(entry, i, client, sizes[i]))
     except (LookupError, TypeError, ValueError, AttributeError):
-        raise RunError("The ledger is whole, but was not written by this version of cofair.") from None
+        raise RunError("The ledger is whole, but it was not written by this version of cofair.") from None
     if client not in names:
         raise UsageError(f"There is no client {client!r} in this ledger: {nearest(client, [str(n) for n in names])}")
     return lines
 
 
-def _line(entry: Entry, i: int, client: str, samples: int | None) -> ClientLine:
+def _line(entry: LedgerEntry, i: int, client: str, samples: int | None) -> ClientLine:
     reputation, neurons, download = (entry.get(name) for name in ("reputation", "neurons", "download"))
     return ClientLine(
         round=entry["round"],

@@ -17,8 +17,8 @@ TENSORS, PROGRAM = ".safetensors", ".pt2"
 
 
 def export_reward(result: Result, client: str | int, path: str | Path) -> tuple[Path, Path]:
-    """Write a client's reward of a run in memory; return where it is."""
-    i = number_of(client, result.names)
+    """Write a client's reward from a run in memory; return where it is."""
+    i = client_index(client, result.names)
     return export(result.rewards[i], result.rewards.inputs, Path(path), facts_about(result, i))
 
 
@@ -34,30 +34,30 @@ def facts_about(outcome: Outcome, i: int) -> dict[str, str]:
 def export(module: nn.Module, inputs: Tensor, path: Path, facts: Mapping[str, str]) -> tuple[Path, Path]:
     """Write a module's tensors, with facts about it, and the module as a program; return where they are.
 
-    `inputs` are some that the module takes: their shape is kept, and no sample is.
+    `inputs` are examples of what the module takes: their shape is kept, no sample is.
     """
     stem = path.name.removesuffix(TENSORS).removesuffix(PROGRAM)
     tensors, program = path.with_name(stem + TENSORS), path.with_name(stem + PROGRAM)
     module, inputs = module.cpu().eval(), inputs.cpu()
-    # weights that are tied are written once a name: the module that reads them may tie them or not
+    # tied weights are written under each of their names: the module that loads them may tie them or not
     state = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
     with explaining_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        program.unlink(missing_ok=True)  # an earlier one must not stand beside new tensors
+        program.unlink(missing_ok=True)  # an earlier one must not remain beside new tensors
         save_file(state, tensors, dict(facts))
-        tensors.chmod(0o644)  # others may read it, as they may the program
+        tensors.chmod(0o644)  # readable by others, as the program is
         torch.export.save(_program(module, inputs, tensors), program)
     return tensors, program
 
 
-def number_of(client: str | int, names: Sequence[str]) -> int:
-    """Return the number of a client that is named, or numbered."""
+def client_index(client: str | int, names: Sequence[str]) -> int:
+    """Return the index of a client that is given by name or by number."""
     if isinstance(client, str):
         if client not in names:
             raise UsageError(f"There is no client {client!r}: {nearest(client, names)}")
         return list(names).index(client)
     if not 0 <= client < len(names):
-        raise UsageError(f"There are {len(names)} clients, 0 to {len(names) - 1}, so no client {client}.")
+        raise UsageError(f"There are {len(names)} clients, 0 to {len(names) - 1}, so there is no client {client}.")
     return client
 
 
@@ -66,14 +66,14 @@ def _program(module: nn.Module, inputs: Tensor, tensors: Path) -> torch.export.E
     kept = f"its tensors are in {tensors}, to be loaded into a module of the same kind"
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # PyTorch's own, about its parts
+            warnings.simplefilter("ignore")  # PyTorch's, about its own parts
             blank = torch.zeros_like(inputs)
             made = torch.export.export(module, (blank,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
             same = torch.allclose(made.module()(inputs), module(inputs), rtol=1e-4, atol=1e-5)
-    except Exception as error:  # a stranger's module may do anything that cannot be followed
+    except Exception as error:  # a user's module may do things that cannot be traced
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         raise RunError(f"PyTorch cannot make a program of this model ({reason}); {kept}.") from error
     if not same:
-        raise RunError(f"PyTorch's program of this model computes something else and was not written; {kept}.")
+        raise RunError(f"PyTorch's program of this model gives other results and was not written; {kept}.")
     made.example_inputs = None
     return made

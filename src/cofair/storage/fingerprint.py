@@ -1,4 +1,4 @@
-"""What a run is a run of: two runs with one fingerprint compute the same thing."""
+"""Fingerprints: two runs with the same fingerprint compute the same thing."""
 
 import hashlib
 import json
@@ -17,13 +17,13 @@ from cofair.methods import Server
 from cofair.models.parameters import Layout
 from cofair.storage.tensor_file import raw
 
-# a run may go on elsewhere: these decide where and how it is computed, not what
+# a run may resume elsewhere: these decide where and how it is computed, not what
 ELSEWHERE = (("run", "device"), ("run", "engine"), ("run", "checkpoint_every"))
 _known = WeakIdKeyDictionary()  # digests of tensors that many runs share
 
 
 def fingerprint(experiment: Experiment, problem: Problem, server: Server) -> dict[str, str]:
-    """Return the version, and hashes of the settings, the federation and the model to start from."""
+    """Return the version, and hashes of the settings, the federation and the initial model."""
     own = settings(experiment)
     unwritten = experiment.method.unwritten(server.contributions)
     return {
@@ -42,11 +42,11 @@ def settings(experiment: Experiment) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def difference(experiment_toml: str, experiment: Experiment, *, but_given: bool = False) -> str | None:
-    """Say in which setting the experiment of a folder differs from another one; None where they are the same.
+def difference(experiment_toml: str, experiment: Experiment, *, ignore_given: bool = False) -> str | None:
+    """Say in which setting the experiment of a folder differs from another one; None if they are the same.
 
-    A federation or model that was given in Python is no table of the file. `but_given` passes it over, for who compares
-    the hash of what was given.
+    A federation or model that was given in Python has no table in the file. `ignore_given` skips it, for callers that
+    compare its hash instead.
     """
     try:
         tables = tomllib.loads(experiment_toml)
@@ -55,7 +55,7 @@ def difference(experiment_toml: str, experiment: Experiment, *, but_given: bool 
         return "its settings cannot be read"
     here = settings(experiment)
     for table in dict.fromkeys([*here, *there]):
-        if but_given and table in ("federation", "model") and table not in tables:
+        if ignore_given and table in ("federation", "model") and table not in tables:
             continue
         own, other = here.get(table, {}), there.get(table, {})
         for key in dict.fromkeys([*own, *other]):
@@ -65,7 +65,7 @@ def difference(experiment_toml: str, experiment: Experiment, *, but_given: bool 
 
 
 def federation_digest(federation: Federation) -> str:
-    """Return a hash of everybody's data, their names, the validation and the test set."""
+    """Return a hash of all clients' data and names, of the validation set and of the test set."""
     sets = [federation.test, federation.validation]
     data = [part for one in sets for part in ([] if one is None else [one.x, one.y])]
     own = [federation.inputs, federation.rows, federation.labels, federation.sizes]
@@ -73,15 +73,15 @@ def federation_digest(federation: Federation) -> str:
 
 
 def model_digest(layout: Layout, initial: Tensor) -> str:
-    """Return a hash of the model's kind, its parameters' names and shapes, what is fixed, and the first values."""
-    entries = [[entry.name, list(entry.shape)] for entry in layout.slices]
+    """Return a hash of the model's class, its parameters' names and shapes, its fixed and its initial values."""
+    shapes = [[own.name, list(own.shape)] for own in layout.slices]
     fixed = {**layout.frozen, **dict(layout.prototype.named_buffers())}
     held = [[name, tensor_digest(value)] for name, value in fixed.items()]
-    return _sha([type(layout.prototype).__name__, entries, held, tensor_digest(initial)])
+    return _sha([type(layout.prototype).__name__, shapes, held, tensor_digest(initial)])
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """Return a hash of a tensor's kind, shape and values; once a tensor, since runs share their data."""
+    """Return a hash of a tensor's type, shape and values; computed once per tensor, since runs share their data."""
     if tensor not in _known:
         sha = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
         sha.update(raw(tensor))

@@ -2,9 +2,9 @@
 
 experiment.toml   every setting, resolved; `cofair run` takes it as it is
 run.json          versions, device, engine, clients, contributions
-history.jsonl     one line a tested round
-ledger.jsonl      one entry a tested round, each with the hash of the one before
-checkpoint.safetensors, checkpoint-previous.safetensors   where the run stands, while it goes on
+history.jsonl     one line per tested round
+ledger.jsonl      one entry per tested round, each with the hash of the one before
+checkpoint.safetensors, checkpoint-previous.safetensors   where the run stands, until it ends
 rewards.safetensors   the models of a finished run
 summary.json      the table cell by each rule, at the end
 """
@@ -29,25 +29,25 @@ _REASONS = {
     errno.EDQUOT: "the disk quota is used up",
     errno.EROFS: "the disk is read-only",
 }
-FORMAT = 1  # of a run folder; counts up when an older reader would misread a newer folder
+FORMAT = 1  # of a run folder; raised when an older reader would misread a newer folder
 CHECKPOINT, PREVIOUS, REWARDS = "checkpoint.safetensors", "checkpoint-previous.safetensors", "rewards.safetensors"
 FILES = ("experiment.toml", "run.json", "history.jsonl", "ledger.jsonl", CHECKPOINT, PREVIOUS, REWARDS, "summary.json")
 
 
 class RunFolder:
-    """Writes one run; nothing is ever half-written except the last line of the history and of the ledger."""
+    """Writes one run; only the last line of the history and of the ledger can ever be half-written."""
 
     def __init__(self, path: Path, *, overwrite: bool = False, resume: bool = False) -> None:
-        """Take an empty or new folder, or one with an earlier run if that is to go on or may be overwritten.
+        """Take an empty or new folder, or one whose earlier run is to be resumed or may be overwritten.
 
-        Touches nothing yet.
+        Nothing is written yet.
         """
         self.path, self.overwrite, self.resume = path, overwrite, resume
         self.history, self.ledger = AppendOnly(path / "history.jsonl"), AppendOnly(path / "ledger.jsonl")
         refuse_earlier(path, FILES, overwrite or resume)
 
     def begin(self, experiment_toml: str, facts: dict[str, Any]) -> None:
-        """Make the folder, clear an earlier run, and write what is known before the first round."""
+        """Make the folder, remove an earlier run, and write what is known before the first round."""
         with explaining_write_errors(self.path):
             make_folder(self.path)
             for name in FILES:
@@ -57,8 +57,8 @@ class RunFolder:
         self._write("experiment.toml", experiment_toml)
         self._write("run.json", json.dumps(facts, indent=1) + "\n")
 
-    def begin_again(self, facts: dict[str, Any], first_line: str) -> None:
-        """Clear what an earlier process wrote, except for the settings and the first line of the ledger."""
+    def restart(self, facts: dict[str, Any], first_line: str) -> None:
+        """Remove what an earlier process wrote, except for the settings and the first line of the ledger."""
         with explaining_write_errors(self.path):
             for name in FILES:
                 if name not in ("experiment.toml", "run.json", "ledger.jsonl"):
@@ -69,7 +69,7 @@ class RunFolder:
         self._write("run.json", json.dumps(facts, indent=1) + "\n")
 
     def tidy(self) -> None:
-        """Remove what a process left that was killed while it wrote a file."""
+        """Remove the temporary files of a process that was killed while writing."""
         with explaining_write_errors(self.path):
             for leftover in self.path.glob(".*.tmp"):
                 leftover.unlink(missing_ok=True)
@@ -79,7 +79,7 @@ class RunFolder:
         self.history.append(record.to_json())
 
     def sync(self) -> None:
-        """Wait until the disk has all of the ledger and of the history."""
+        """Wait until the disk has the whole ledger and the whole history."""
         self.ledger.sync()
         self.history.sync()
 
@@ -92,16 +92,16 @@ class RunFolder:
 
 
 class AppendOnly:
-    """A file of lines that only grows, and what it has come to: its length, and the hash of all that is in it.
+    """A file of lines that only grows, with its current length and the hash of its content.
 
-    A line may be lost with the power until `sync`, which therefore comes before anybody is told of the line.
+    A power cut may lose a line until `sync`, which therefore comes before anybody hears of the line.
     """
 
     def __init__(self, path: Path) -> None:
-        """Begin with a file that does not exist."""
+        """Start with a file that does not exist yet."""
         self.path = path
         self._bytes, self._sha = 0, hashlib.sha256()
-        self._waiting = self._unnamed = False  # for the disk: lines, and the file's name in its folder
+        self._waiting = self._unnamed = False  # does the disk still lack lines, or the file's name in its folder?
 
     def append(self, line: str) -> None:
         """Add a line."""
@@ -120,16 +120,16 @@ class AppendOnly:
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
             if self._unnamed:
-                settle(self.path.parent)
+                sync_folder(self.path.parent)
         self._waiting = self._unnamed = False
 
     def mark(self) -> dict[str, Any]:
-        """Return what it has come to, once the disk has it."""
+        """Return the current length and hash, once the disk has every line."""
         self.sync()
         return {"bytes": self._bytes, "sha256": self._sha.hexdigest()}
 
     def cut(self, mark: Mapping[str, Any]) -> None:
-        """Go back to a mark; refuse a file that is not the same up to there."""
+        """Truncate the file to a mark; refuse one whose content up to there has changed."""
         try:
             with self.path.open("rb") as file:
                 kept = file.read(mark["bytes"])
@@ -139,7 +139,7 @@ class AppendOnly:
             raise RunError(f"Cannot read {self.path}: {error.strerror}.") from None
         sha = hashlib.sha256(kept)
         if len(kept) < mark["bytes"] or sha.hexdigest() != mark["sha256"]:
-            raise RunError(f"{self.path} was cut off or altered since the checkpoint, so the run cannot go on from it.")
+            raise RunError(f"{self.path} was cut off or altered since the checkpoint, so the run cannot be resumed.")
         with explaining_write_errors(self.path.parent):
             self._waiting = self._unnamed = self.path.exists()
             if self._waiting:
@@ -148,26 +148,26 @@ class AppendOnly:
 
 
 def refuse_earlier(path: Path, files: Sequence[str], overwrite: bool, allowed_by: str = "--overwrite") -> None:
-    """Refuse a path that is no folder, holds earlier results that may not be overwritten, or cannot be written to."""
+    """Refuse a path that is not a folder, holds results that may not be overwritten, or cannot be written to."""
     with explaining_write_errors(path):
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path} is a file: name a folder for the results.")
         if not overwrite and any((path / name).exists() for name in files):
-            raise UsageError(f"{path} holds results already: name another folder, or allow it ({allowed_by}).")
+            raise UsageError(f"{path} holds results already: name another folder, or allow its use ({allowed_by}).")
         nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
         if not os.access(nearest, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "permission denied")
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, and wait until the disk has their names."""
+    """Make a folder and its parents, and wait until the disk has their names."""
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in new:
-        settle(folder.parent)
+        sync_folder(folder.parent)
 
 
-def settle(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Wait until the disk has the names of a folder's files, where folders can be opened for that."""
     try:
         handle = os.open(folder, os.O_RDONLY)
@@ -176,17 +176,17 @@ def settle(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks keep names without being asked
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks save names without being asked
             raise
     finally:
         os.close(handle)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: to a temporary neighbour first, then renamed; the disk has it then."""
+    """Write a file whole or not at all, by renaming a temporary one; on return the disk has it."""
     with explaining_write_errors(path.parent):
         temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
-        # who may read it is what the process' umask says: a deployment keeps its files to itself
+        # the process's umask decides who may read it: a deployment keeps its files private
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -194,7 +194,7 @@ def write_whole(path: Path, text: str) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            settle(path.parent)
+            sync_folder(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -202,7 +202,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def explaining_write_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses into one sentence."""
+    """Turn an error of the operating system into one sentence."""
     try:
         yield
     except OSError as error:
@@ -212,7 +212,7 @@ def explaining_write_errors(path: Path) -> Iterator[None]:
 
 def versions() -> dict[str, str]:
     """Return the versions that a result depends on."""
-    import numpy  # here, so that processes which only write files start without them
+    import numpy  # here, so that processes that only write files start without them
     import torch
 
     return {

@@ -1,4 +1,4 @@
-"""The file of a run's history: one JSON line for each tested round, written as the run goes."""
+"""Read the history of a run: one JSON line per tested round, written while it runs."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from cofair.results.record import Record
 
 
 def read_history(path: Path) -> list[Record]:
-    """Read a history; a last line cut off by an interruption is left out, any other damage is an error."""
+    """Read a history; a last line cut off by an interruption is ignored, any other damage is an error."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
@@ -23,5 +23,5 @@ def read_history(path: Path) -> list[Record]:
                 break
             raise RunError(f"Line {number} of the history {path} is damaged.") from None
         if len(records) > 1 and records[-1].round <= records[-2].round:
-            raise RunError(f"Line {number} of the history {path} is out of place: rounds must rise.")
+            raise RunError(f"Line {number} of the history {path} is out of place: rounds must increase.")
     return records

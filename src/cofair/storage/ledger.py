@@ -1,7 +1,7 @@
-"""The ledger of a run: what was believed of whom and what was handed out, in a chain that cannot be changed unseen.
+"""The ledger of a run: what was believed about each client and what it received, in a tamper-evident chain of hashes.
 
-One JSON line for the start and for each tested round. `previous` is the hash of the line before, `hash` the SHA-256 of
-the line without it, as canonical JSON: whoever knows a hash can tell whether anything up to it was changed.
+It has one JSON line for the start and one per tested round. `previous` is the hash of the line before, and `hash` is
+the SHA-256 of the line without `hash`, as canonical JSON: with a hash, anybody can check that nothing up to it changed.
 """
 
 import hashlib
@@ -20,66 +20,66 @@ from cofair.neurons.map import NeuronMap
 from cofair.storage.folder import AppendOnly
 from cofair.storage.tensor_file import raw
 
-FIRST = "0" * 64  # what the first entry has for the hash of the one before
-Entry = dict[str, Any]
+FIRST = "0" * 64  # `previous` of the first entry
+LedgerEntry = dict[str, Any]
 
 
 class Ledger:
     """Writes entries, one after another."""
 
     def __init__(self, file: AppendOnly) -> None:
-        """Begin an empty ledger."""
+        """Start an empty ledger."""
         self._file, self.head, self._count = file, FIRST, 0
 
-    def add(self, content: Entry) -> None:
+    def add(self, content: LedgerEntry) -> None:
         """Add an entry; its hash is the new head."""
         entry = {"entry": self._count, **content, "previous": self.head}
         entry["hash"] = _hash(entry)
         self._file.append(line_of(entry))
         self.head, self._count = entry["hash"], self._count + 1
 
-    def go_on(self, entries: Sequence[Entry]) -> None:
-        """Go on after entries that the file holds."""
+    def resume_from(self, entries: Sequence[LedgerEntry]) -> None:
+        """Continue after entries that the file holds."""
         self.head, self._count = (entries[-1]["hash"] if entries else FIRST), len(entries)
 
 
 @dataclass(frozen=True)
-class Found:
-    """The good entries of a ledger up to the first bad one, and what is wrong there."""
+class LedgerContents:
+    """The valid entries of a ledger up to the first bad one, and what is wrong with that."""
 
-    entries: list[Entry]
+    entries: list[LedgerEntry]
     fault: str | None = None
 
     @property
     def head(self) -> str:
-        """Return the hash of the last good entry."""
+        """Return the hash of the last valid entry."""
         return str(self.entries[-1]["hash"]) if self.entries else FIRST
 
 
-def read(path: Path) -> Found:
-    """Read and verify a ledger; a last line cut off by an interruption is left out."""
+def read(path: Path) -> LedgerContents:
+    """Read and verify a ledger; a last line cut off by an interruption is ignored."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise RunError(f"Cannot read the ledger {path}: {error.strerror}.") from None
-    found = Found([])
+    found = LedgerContents([])
     for place, line in enumerate(lines[:-1]):  # what follows the last newline was never written whole
         fault = _fault(line, place, found)
         if fault is not None:
-            return Found(found.entries, f"Entry {place} of the ledger {path} {fault}.")
+            return LedgerContents(found.entries, f"Entry {place} of the ledger {path} {fault}.")
         found.entries.append(json.loads(line))
     return found
 
 
-def verified(path: Path, head: str | None = None) -> list[Entry]:
-    """Return the entries of a ledger, or refuse it naming its first bad one; `head` must be the hash of one of them."""
+def verified_entries(path: Path, head: str | None = None) -> list[LedgerEntry]:
+    """Return the entries of a ledger, one of which must have the hash `head`; an error names the first bad entry."""
     found = read(path)
     if found.fault is not None:
         raise RunError(found.fault)
     if not found.entries:
-        raise RunError(f"The ledger {path} has no whole entry.")
+        raise RunError(f"The ledger {path} has no complete entry.")
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head.strip().lower()):
-        raise UsageError(f"A head is a hash of 64 hexadecimal digits, but {head!r} is not.")
+        raise UsageError(f"The head of a ledger is a hash of 64 hexadecimal digits, which {head!r} is not.")
     if head is not None and head.strip().lower() not in {entry["hash"] for entry in found.entries}:
         raise RunError(
             f"The ledger {path} was cut off or rewritten: none of its {len(found.entries)} entries "
@@ -88,8 +88,8 @@ def verified(path: Path, head: str | None = None) -> list[Entry]:
     return found.entries
 
 
-def _fault(line: bytes, place: int, before: Found) -> str | None:
-    """Say what is wrong with a line, or None."""
+def _fault(line: bytes, place: int, before: LedgerContents) -> str | None:
+    """Return what is wrong with a line, or None."""
     try:
         entry = json.loads(line)
         if not isinstance(entry, dict) or line_of(entry).encode() != line or entry["hash"] != _hash(entry):
@@ -104,14 +104,14 @@ def _fault(line: bytes, place: int, before: Found) -> str | None:
     if number == place:
         return "does not follow the one before it: one of the two was replaced"
     if isinstance(number, int) and number > place:
-        return f"is missing: entry {number} stands in its place, so something was removed or reordered"
-    return f"is entry {number} once more: something was inserted or reordered"
+        return f"is missing: entry {number} is in its place, so entries were removed or reordered"
+    return f"is entry {number} again: entries were inserted or reordered"
 
 
 def digests(delivered: Delivered, neurons: NeuronMap | None, clients: int) -> list[str]:
-    """Return the SHA-256 of each client's reward: its parameters in order, then which neurons it holds, a byte each.
+    """Return the SHA-256 of each client's reward: its parameters in order, then one byte per neuron (held or not).
 
-    What is left out counts as zero, and zero has no sign: a client that was sent only its own part finds the same.
+    What is left out counts as zero, and zero has no sign: a client that was sent only its own part gets the same hash.
     """
     rows, masks = delivered.parameters, delivered.neuron_masks
     if masks is None and rows.dim() == 1:
@@ -123,9 +123,9 @@ def digests(delivered: Delivered, neurons: NeuronMap | None, clients: int) -> li
 
 
 def kept_digest(delivered: Delivered) -> str:
-    """Return the SHA-256 of rewards as they are kept: without the model nobody could tell which parameters masks drop.
+    """Return the SHA-256 of rewards as they are kept, because only the model knows which parameters masks drop.
 
-    Of each tensor that there is: its name, kind and shape as text, then its values.
+    It covers each tensor that is not None: its name, type and shape as text, then its values.
     """
     sha = hashlib.sha256()
     for name, tensor in vars(delivered).items():
@@ -142,10 +142,10 @@ def _digest(row: Tensor, mask: Tensor | None) -> str:
     return sha.hexdigest()
 
 
-def line_of(entry: Entry) -> str:
-    """Return the line of an entry: canonical JSON."""
+def line_of(entry: LedgerEntry) -> str:
+    """Return the line of an entry as canonical JSON."""
     return json.dumps(entry, sort_keys=True, separators=(",", ":"))
 
 
-def _hash(entry: Entry) -> str:
+def _hash(entry: LedgerEntry) -> str:
     return hashlib.sha256(line_of({key: entry[key] for key in entry if key != "hash"}).encode()).hexdigest()

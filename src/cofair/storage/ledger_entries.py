@@ -1,6 +1,6 @@
-"""What the entries of a ledger say: enough to check all that a report or a statement shows.
+"""What the entries of a ledger say: enough to check everything that a report or a statement shows.
 
-Left out are times and machines (seconds, when and where a run was computed): a run that goes on elsewhere, or later,
+They leave out times and machines (seconds, when and where a run was computed): a run that resumes elsewhere or later
 writes the same ledger.
 """
 
@@ -17,22 +17,22 @@ from cofair.results.record import Record
 from cofair.results.tested_round import TestedRound
 from cofair.storage import ledger
 from cofair.storage.fingerprint import fingerprint
-from cofair.storage.ledger import Entry
+from cofair.storage.ledger import LedgerEntry
 
-# of run.json: what a report says of a run beside its clients
+# keys of run.json that a report shows, apart from the clients
 FACTS = ("given", "model", "seed", "parameters", "validation_samples", "test_samples", "notes", "attackers")
-CHAIN = ("entry", "previous", "hash")  # what an entry has because it stands in a ledger
-# lists with one value a client
+CHAIN = ("entry", "previous", "hash")  # keys that every entry of a ledger has
+# lists with one value per client
 PER_CLIENT = (
     "contributions", "accuracies", "validation", "reputation", "neurons", "rewards", "download", "promised",
     "validated", "took_part",
 )  # fmt: skip
-_AS_THEY_ARE = ("round", "fairness", "accuracies", "validation", "reputation", "download", "promised", "validated")
-OF_RECORD = (*_AS_THEY_ARE, "allocation", "last")  # what `of_record` says
+_COPIED = ("round", "fairness", "accuracies", "validation", "reputation", "download", "promised", "validated")
+OF_RECORD = (*_COPIED, "allocation", "last")  # keys that `of_record` may return
 
 
-def known_of(server: Server, first: int = 0) -> dict[str, list[Any]]:
-    """Return names, sizes and contributions of the clients from a first one on."""
+def client_facts(server: Server, first: int = 0) -> dict[str, list[Any]]:
+    """Return names, sizes and contributions of the clients, starting with number `first`."""
     return {
         "clients": list(server.names[first:]), "samples": server.sizes[first:].tolist(),
         "contributions": server.contributions[first:].tolist(),
@@ -41,24 +41,24 @@ def known_of(server: Server, first: int = 0) -> dict[str, list[Any]]:
 
 def of_start(
     experiment: Experiment, problem: Problem, server: Server, experiment_toml: str, facts: Mapping[str, Any]
-) -> Entry:
-    """Return what the first entry says: what the run is a run of, and who brings what."""
+) -> LedgerEntry:
+    """Return what the first entry says: the run's fingerprint, and which client brings what."""
     return {
-        "round": 0, **fingerprint(experiment, problem, server), **known_of(server),
+        "round": 0, **fingerprint(experiment, problem, server), **client_facts(server),
         "settings": tomllib.loads(experiment_toml),
         "facts": {key: facts[key] for key in FACTS if key in facts},
     }  # fmt: skip
 
 
-def of_record(record: Record) -> Entry:
-    """Return what an entry says of a line of the history: all of it but the seconds, contributions and refusals."""
-    entry = {name: getattr(record, name) for name in _AS_THEY_ARE}
+def of_record(record: Record) -> LedgerEntry:
+    """Return what an entry says about a line of the history: all but its seconds, contributions and refusals."""
+    entry = {name: getattr(record, name) for name in _COPIED}
     entry |= {"allocation": list_digest(record.allocation), "last": record.last or None}
     return {key: value for key, value in entry.items() if value is not None}
 
 
-def of_round(tested: TestedRound, *, hashes_rewards: bool, keeps_rewards: bool) -> Entry:
-    """Return what the entry of a tested round says; models that will be kept have a hash of their own."""
+def of_round(tested: TestedRound, *, hashes_rewards: bool, keeps_rewards: bool) -> LedgerEntry:
+    """Return what the entry of a tested round says; models that will be kept get a hash of their own."""
     delivered, masks = tested.delivered, tested.delivered.neuron_masks
     entry = {
         **of_record(tested.record),
@@ -73,5 +73,5 @@ def of_round(tested: TestedRound, *, hashes_rewards: bool, keeps_rewards: bool) 
 
 
 def list_digest(values: list[float] | None) -> str | None:
-    """Return a hash in the place of a long list."""
+    """Return a hash that replaces a long list."""
     return None if values is None else hashlib.sha256(json.dumps(values, separators=(",", ":")).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""One writer a folder: a lock of the operating system, which goes with the process however that ends."""
+"""One writer per folder: a lock of the operating system, which is released when the process ends, however it ends."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ LOCK = ".lock"
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Make a folder if there is none, and hold it alone; a second holder is refused."""
+    """Make a folder if it does not exist, and lock it; a second process is refused."""
     with explaining_write_errors(path):
         make_folder(path)
         handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -36,4 +36,4 @@ def _hold(handle: int, path: Path) -> None:
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             raise RunError(f"Another run is writing to {path}: wait until it ends, or name another folder.") from None
-        # some network disks know no locks: better a run without one than none
+        # some network disks have no locks: a run without one is better than no run

@@ -1,4 +1,4 @@
-"""Read a run folder back, strictly: what is not as it was written is a sentence that names the file and the place."""
+"""Read a run folder back, strictly: any damage is an error that names the file and the place."""
 
 import json
 import tomllib
@@ -14,13 +14,13 @@ from cofair.storage.folder import FORMAT
 from cofair.storage.history import read_history
 
 FACTS, HISTORY, SETTINGS = "run.json", "history.jsonl", "experiment.toml"
-_LARGEST = 1e100  # what is further from zero would not survive being counted with
+_LARGEST = 1e100  # computing with numbers further from zero would overflow
 _MOST_ROUNDS = 10**7
-_MAY_BE_NAN = ("reputation", "promised", "validated")  # of who has none
+_MAY_BE_NAN = ("reputation", "promised", "validated")  # for a client that has none
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file says."""
+    """Return the value in a JSON file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         json.dumps(value, ensure_ascii=False).encode()  # half characters cannot be shown: a ValueError
@@ -43,7 +43,7 @@ def read_tables(folder: Path) -> dict[str, Any]:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return what run.json says, of the types that are written, with one size and contribution a client."""
+    """Return what run.json says, checked for its types and for one size and one contribution per client."""
     path = folder / FACTS
     facts = read_json(path)
     written = facts.get("format", 0) if isinstance(facts, dict) else 0
@@ -51,7 +51,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
         versions = facts.get("versions")
         by = versions.get("cofair") if isinstance(versions, dict) else "of a newer version"
         raise RunError(
-            f"{folder} was written by cofair {by}, which cofair {cofair.__version__} cannot read: upgrade it."
+            f"{folder} was written by cofair {by}, and cofair {cofair.__version__} cannot read it: upgrade cofair."
         )
     needed = ("clients", "samples", "contributions", "seed", "versions")
     if not isinstance(facts, dict) or any(key not in facts for key in needed):
@@ -59,17 +59,13 @@ def read_facts(folder: Path) -> dict[str, Any]:
     _check_kinds(path, facts)
     counts = {key: len(facts[key]) for key in ("clients", "samples", "contributions")}
     if len(set(counts.values())) > 1:
-        said = ", ".join(f"{number} {key}" for key, number in counts.items())
-        raise RunError(
-            f"{path} is damaged: it does not have one contribution and one size for each client, but {said}."
-        )
+        found = ", ".join(f"{number} {key}" for key, number in counts.items())
+        raise RunError(f"{path} is damaged: it has {found}, not one contribution and one size for each client.")
     if len(set(facts["clients"])) < len(facts["clients"]):
-        raise RunError(f"{path} is damaged: two clients have one name.")
+        raise RunError(f"{path} is damaged: two clients have the same name.")
     since = _since(facts)
     if since != sorted(since) or not set(facts.get("joined", {})) <= set(facts["clients"]):
-        raise RunError(
-            f"{path} is damaged: those who joined are not the last clients, in the order in which they came."
-        )
+        raise RunError(f"{path} is damaged: clients that joined later must come last, in the order in which they came.")
     return facts
 
 
@@ -79,22 +75,22 @@ def read_records(folder: Path, facts: Mapping[str, Any]) -> list[Record]:
     if not path.exists():
         return []
     records, since = read_history(path), _since(facts)
-    neurons: dict[int, int] = {}  # numbers of an allocation: the round that has so many
+    neurons: dict[int, int] = {}  # length of an allocation: the first round that has it
     for number, record in enumerate(records, start=1):
         where = f"Line {number} of the history {path} is damaged: round {record.round}"
         if not 0 < record.round <= _MOST_ROUNDS:
-            raise RunError(f"{where} is none.")
+            raise RunError(f"{where} does not exist.")
         clients = sum(joined <= record.round for joined in since)
         for name in PER_CLIENT:
             values = getattr(record, name)
             if values is None:
                 continue
             if len(values) != clients:
-                raise RunError(f"{where} does not have {clients} clients, as run.json says, but {len(values)} {name}.")
+                raise RunError(f"{where} has {len(values)} {name}, but run.json says that it had {clients} clients.")
             if not all(is_number(value, nan=name in _MAY_BE_NAN) for value in values):
-                raise RunError(f"{where} has {name} that are none.")
+                raise RunError(f"{where} has {name} that are not numbers.")
         if not all(is_number(value) for value in (record.seconds, record.fairness or 0.0, *(record.allocation or ()))):
-            raise RunError(f"{where} has seconds, a fairness or an allocation that is none.")
+            raise RunError(f"{where} has seconds, a fairness or an allocation that is not a number.")
         if record.allocation is not None:
             neurons.setdefault(len(record.allocation), record.round)
             if len(neurons) > 1 or not record.allocation:
@@ -106,7 +102,7 @@ def read_records(folder: Path, facts: Mapping[str, Any]) -> list[Record]:
 
 
 def outcome_of(tables: Mapping[str, Any], facts: Mapping[str, Any], records: Sequence[Record]) -> Outcome:
-    """Return what a run with these settings measured; who joined after its last test is not in it yet."""
+    """Return what a run with these settings measured; clients that joined after its last test are not in it yet."""
     there = sum(joined <= records[-1].round for joined in _since(facts))
     return Outcome(
         method=str(tables.get("method", {}).get("name", facts.get("method", "method"))),
@@ -122,13 +118,13 @@ def outcome_of(tables: Mapping[str, Any], facts: Mapping[str, Any], records: Seq
 
 
 def _since(facts: Mapping[str, Any]) -> list[int]:
-    """Return the first round of each client; 0 for who was there from the start."""
+    """Return the first round of each client; 0 for those there from the start."""
     joined = facts.get("joined", {})
     return [joined.get(name, 0) for name in facts["clients"]]
 
 
 def _check_kinds(path: Path, facts: Mapping[str, Any]) -> None:
-    """Refuse facts of other types than those that are written."""
+    """Refuse facts of the wrong type."""
     fits = {
         "clients": _texts(facts["clients"]) and bool(facts["clients"]),
         "samples": isinstance(facts["samples"], list) and all(_whole(value) for value in facts["samples"]),
@@ -142,7 +138,7 @@ def _check_kinds(path: Path, facts: Mapping[str, Any]) -> None:
     fits |= {key: _whole(facts.get(key, 0)) for key in ("parameters", "validation_samples", "test_samples")}
     for key, does in fits.items():
         if not does:
-            raise RunError(f"{path} is damaged: its {key.replace('_', ' ')} {_are(key)} not what was written.")
+            raise RunError(f"{path} is damaged: its {key.replace('_', ' ')} {_are(key)} of the wrong type or size.")
     joined = facts.get("joined", {})
     if not isinstance(joined, dict) or not all(_whole(since) for since in joined.values()):
         raise RunError(f"{path} is damaged: it does not say when clients joined.")
@@ -161,7 +157,7 @@ def _whole(value: Any) -> bool:
 
 
 def is_number(value: Any, *, nan: bool = False) -> bool:
-    """Tell whether something read from JSON is a number that one can count with."""
+    """Return whether a value read from JSON is a number that can be computed with."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return nan if value != value else abs(value) <= (_LARGEST if isinstance(value, float) else 2**63 - 1)

@@ -1,4 +1,4 @@
-"""What an earlier process left in a run folder, and whether it is the run that is to go on."""
+"""What an earlier process left in a run folder, and whether it is the run to resume."""
 
 import json
 from pathlib import Path
@@ -14,26 +14,26 @@ from cofair.storage.fingerprint import difference
 from cofair.storage.folder import CHECKPOINT, PREVIOUS, write_whole
 from cofair.storage.reader import outcome_of, read_facts, read_records
 
-_ANEW = "name another folder, or delete this one to begin anew"
+_START_OVER = "name another folder, or delete this one to start over"
 _OTHER = {
     "experiment": "another experiment",
-    "federation": "another federation: its data, or how it is spread, differ",
-    "model": "another model to start from",
-    "clients": "clients of other names",
-    "contributions": "other contributions",
+    "federation": "another federation (its data, or their distribution, differ)",
+    "model": "another initial model",
+    "clients": "clients with other names",
+    "contributions": "clients with other contributions",
 }
 
 
-def begun(path: Path, experiment: Experiment) -> ledger.Entry | None:
-    """Return the first entry of a folder's ledger, None where no run was begun; refuse another experiment's."""
+def first_entry(path: Path, experiment: Experiment) -> ledger.LedgerEntry | None:
+    """Return the first entry of a folder's ledger, None if no run was started there; refuse another experiment's."""
     if not (path / "experiment.toml").exists() and not (path / "ledger.jsonl").exists():
         return None
-    differs = difference(_text(path / "experiment.toml"), experiment, but_given=True)
+    differs = difference(_text(path / "experiment.toml"), experiment, ignore_given=True)
     if differs is not None:
-        raise UsageError(f"{path} holds a run of another experiment ({differs}): {_ANEW}.")
+        raise UsageError(f"{path} holds a run of another experiment ({differs}): {_START_OVER}.")
     if not (path / "ledger.jsonl").exists():
         if any((path / name).exists() for name in (CHECKPOINT, PREVIOUS, "history.jsonl", "summary.json")):
-            raise RunError(f"{path / 'ledger.jsonl'} is missing, so that the run there cannot go on: {_ANEW}.")
+            raise RunError(f"{path / 'ledger.jsonl'} is missing, so its run cannot be resumed: {_START_OVER}.")
         return None
     found = ledger.read(path / "ledger.jsonl")
     if found.fault is not None:
@@ -43,40 +43,40 @@ def begun(path: Path, experiment: Experiment) -> ledger.Entry | None:
     version = found.entries[0].get("version")
     if version != cofair.__version__:
         raise RunError(
-            f"{path} was begun by cofair {version} and cannot go on under cofair {cofair.__version__}, "
-            f"which may compute something else: {_ANEW}."
+            f"{path} was started by cofair {version} and cannot be resumed by cofair {cofair.__version__}, "
+            f"which may compute something else: {_START_OVER}."
         )
     check_entries(path / "ledger.jsonl", found.entries)
     return found.entries[0]
 
 
-def refuse_other(path: Path, there: ledger.Entry, here: ledger.Entry) -> None:
-    """Refuse to go on with a run of something else than this one."""
+def refuse_other(path: Path, there: ledger.LedgerEntry, here: ledger.LedgerEntry) -> None:
+    """Refuse to resume a run that differs from this one."""
     for key, what in _OTHER.items():
         if there.get(key) != here[key]:
-            raise UsageError(f"{path} holds a run of {what}: {_ANEW}.")
+            raise UsageError(f"{path} holds a run of {what}: {_START_OVER}.")
 
 
 def is_finished(path: Path) -> bool:
-    """Tell whether the run of a folder came to its end."""
+    """Return whether the run in a folder has ended."""
     try:
         return bool(json.loads((path / "summary.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError):
         return False
 
 
-def same_finished(path: Path, experiment: Experiment) -> bool:
-    """Tell whether a folder holds a finished run of the very same experiment."""
+def holds_same_finished(path: Path, experiment: Experiment) -> bool:
+    """Return whether a folder holds a finished run of exactly this experiment."""
     return is_finished(path) and _same(path, experiment)
 
 
-def same_begun(path: Path, experiment: Experiment) -> bool:
-    """Tell whether a folder holds a run of the very same experiment that was begun."""
+def holds_same(path: Path, experiment: Experiment) -> bool:
+    """Return whether a folder holds a run of exactly this experiment, finished or not."""
     return (path / "ledger.jsonl").exists() and _same(path, experiment)
 
 
 def holds_other(path: Path, experiment: Experiment) -> bool:
-    """Tell whether a folder holds a run of another experiment, finished or not, that would be lost."""
+    """Return whether a folder holds a run of another experiment, finished or not, which would be lost."""
     if experiment.method.unwritten():
         return False
     try:
@@ -86,7 +86,7 @@ def holds_other(path: Path, experiment: Experiment) -> bool:
 
 
 def _same(path: Path, experiment: Experiment) -> bool:
-    if experiment.method.unwritten():  # the file cannot tell; the ledger can, once contributions are measured
+    if experiment.method.unwritten():  # the file does not say; the ledger does, once contributions are measured
         return False
     try:
         return difference((path / "experiment.toml").read_text(encoding="utf-8"), experiment) is None
@@ -95,18 +95,18 @@ def _same(path: Path, experiment: Experiment) -> bool:
 
 
 def finished_outcome(path: Path, experiment: Experiment) -> Outcome | None:
-    """Return what a finished run of this experiment measured, or None where there is none."""
-    if not same_finished(path, experiment):
+    """Return what a finished run of this experiment measured, or None if there is none."""
+    if not holds_same_finished(path, experiment):
         return None
     facts = read_facts(path)
     records = read_records(path, facts)
     if not records or not records[-1].last:
-        raise RunError(f"The history of {path} is damaged: the run there is finished, but its last rounds are missing.")
+        raise RunError(f"The history of {path} is damaged: its run is finished, but the last rounds are missing.")
     return outcome_of(experiment.to_dict(), facts, records)
 
 
 def note_resumption(path: Path, t: int, facts: dict[str, Any]) -> None:
-    """Note in run.json that the run went on, when, and where."""
+    """Note in run.json that the run was resumed, when and where."""
     known = read_facts(path)
     again = {"round": t, "when": facts["started"], **{key: facts[key] for key in ("versions", "device", "engine")}}
     earlier = known.get("resumed", [])
@@ -115,7 +115,7 @@ def note_resumption(path: Path, t: int, facts: dict[str, Any]) -> None:
 
 
 def traffic(path: Path) -> dict[str, tuple[int, int]]:
-    """Return the bytes that travelled to and from each client, where a real federation counted them."""
+    """Return the bytes sent to and received from each client, if a real federation counted them."""
     file = path / "traffic.json"
     if not file.exists():
         return {}
@@ -126,11 +126,11 @@ def traffic(path: Path) -> dict[str, tuple[int, int]]:
             raise ValueError("no numbers of bytes")
         return counted
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        raise RunError(f"{file} is damaged: delete it, and bytes are counted anew.") from None
+        raise RunError(f"{file} is damaged: delete it to count bytes from zero again.") from None
 
 
 def note_clients(path: Path, clients: dict[str, list[Any]], t: int | None) -> None:
-    """Note in run.json who takes part; who was not named there joined before round t."""
+    """Note in run.json who takes part; clients not named there so far joined before round t."""
     known = read_facts(path)
     joined = {name: since for name, since in known.get("joined", {}).items() if name in clients["clients"]}
     joined |= {name: t for name in clients["clients"] if t is not None and name not in known["clients"]}

@@ -1,7 +1,7 @@
 """Typed objects full of tensors as one safetensors file: no pickle, and a checksum over all of it.
 
-Tensors lie in the file as safetensors says; what they belong to is JSON in its metadata. When a file is read, classes
-come from a template of the caller's, never from the file.
+Tensors are stored as in any safetensors file; the objects that they belong to are JSON in its metadata. When a file is
+read, classes come from the caller's template, never from the file.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _KINDS = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
-_ALIGNED = 8  # bytes: where tensors may start
+_ALIGNMENT = 8  # bytes
 
 
 def write(path: Path, facts: Mapping[str, Any], value: Any) -> None:
@@ -38,7 +38,7 @@ def write(path: Path, facts: Mapping[str, Any], value: Any) -> None:
     data = [raw(tensor) for tensor in shelf.tensors.values()]
     whole = {"__metadata__": {"cofair": text, "sha256": _checksum(text, header, data)}, **header}
     encoded = json.dumps(whole).encode()
-    encoded += b" " * (-len(encoded) % _ALIGNED)
+    encoded += b" " * (-len(encoded) % _ALIGNMENT)
     with path.open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little"))
         file.write(encoded)
@@ -54,7 +54,7 @@ def raw(tensor: Tensor) -> memoryview:
 
 
 class TensorFile:
-    """A file that was read whole and found unaltered."""
+    """A file that was read completely and has the right checksum."""
 
     def __init__(self, path: Path) -> None:
         """Read and check a file."""
@@ -78,25 +78,25 @@ class TensorFile:
             raise RunError(f"{path} is damaged: it was cut off or altered.") from None
 
     def value(self, template: Any, device: torch.device) -> Any:
-        """Return the value that was written; its classes are among the template's."""
+        """Return the value that was written; its classes must be among the template's."""
         try:
             known = {cls.__qualname__: cls for cls in _classes(template)}
-            return _decode(self._structure, _Laid(self._tensors, device), known)
+            return _decode(self._structure, _StoredTensors(self._tensors, device), known)
         except (ValueError, TypeError, LookupError, AttributeError, RuntimeError):  # RecursionError is one
             raise RunError(f"{self.path} does not fit this run: it was written for another method.") from None
 
 
 class Shelf:
-    """The tensors of a file by name; those that are one and the same lie there once."""
+    """The tensors of a file by name; a tensor that is used several times is stored once."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[Any, str] = {}
 
     def put(self, value: Tensor) -> str:
-        """Put a tensor there and return its name."""
-        where = value.data_ptr() if value.numel() else id(value)  # empty tensors may all lie at 0
+        """Add a tensor and return its name."""
+        where = value.data_ptr() if value.numel() else id(value)  # the address of any empty tensor may be 0
         same = (where, value.dtype, value.device, value.shape, value.stride())
         if same not in self._names:
             self._names[same] = str(len(self.tensors))
@@ -105,7 +105,7 @@ class Shelf:
 
 
 def encode(value: Any, shelf: Shelf, where: str = "state") -> Any:
-    """Return a value as JSON; its tensors are put on the shelf."""
+    """Return a value as JSON; its tensors go on the shelf."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor) and value.dtype in _KINDS and value.layout is torch.strided:
@@ -126,8 +126,8 @@ def encode(value: Any, shelf: Shelf, where: str = "state") -> Any:
     )
 
 
-class _Laid:
-    """The tensors of a file as they lay in memory; what was one and the same is so again."""
+class _StoredTensors:
+    """The tensors of a file, laid out in memory as they were; those that were the same object are so again."""
 
     def __init__(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
         self._tensors, self._device = tensors, device
@@ -137,11 +137,11 @@ class _Laid:
         key = (name, tuple(stride), where)
         if key not in self._made:
             device = self._device if where == "device" else torch.device("cpu")
-            self._made[key] = _laid_out(self._tensors[name], stride, device)
+            self._made[key] = _with_strides(self._tensors[name], stride, device)
         return self._made[key]
 
 
-def _decode(structure: Any, tensors: _Laid, known: Mapping[str, type]) -> Any:
+def _decode(structure: Any, tensors: _StoredTensors, known: Mapping[str, type]) -> Any:
     if not isinstance(structure, list):
         return structure
     kind, *parts = structure
@@ -157,15 +157,15 @@ def _decode(structure: Any, tensors: _Laid, known: Mapping[str, type]) -> Any:
     return {"tuple": tuple, "list": list}[kind](items)
 
 
-def _laid_out(values: Tensor, stride: list[int], device: torch.device) -> Tensor:
-    """Return values in memory as they were: how they lie decides which kernels add them up, and so the last bit."""
+def _with_strides(values: Tensor, stride: list[int], device: torch.device) -> Tensor:
+    """Return values in their old memory layout: it decides which kernels add them up, and so the last bit."""
     shown_once = values[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)]
     made = torch.empty_strided(shown_once.shape, stride, dtype=values.dtype, device=device)
     return made.copy_(shown_once).expand(values.shape)
 
 
 def _classes(template: Any) -> Iterator[type]:
-    """Find the dataclasses of a value and of everything in it, those that its fields may hold later included."""
+    """Find the dataclasses of a value and of everything in it, including those that its fields may hold later."""
     waiting, seen = [template], set[Any]()
     while waiting:
         one = waiting.pop()
