@@ -60,7 +60,7 @@ class Local:
 def fingerprint(problem: Problem) -> str:
     """Return a hash of what must agree for rows to mean the same: tensors, neurons, and everything frozen."""
     layout, neurons = problem.layout, problem.neurons
-    shapes = [[entry.name, list(entry.shape)] for entry in layout.entries]
+    shapes = [[own.name, list(own.shape)] for own in layout.slices]
     digest = hashlib.blake2b(json.dumps([shapes, str(layout.dtype)]).encode(), digest_size=8)
     if neurons is not None:
         every_third = torch.arange(neurons.count)[None].to(problem.device) % 3 > 0
