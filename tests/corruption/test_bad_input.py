@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from cofair.data.datasets import catalogue
-from cofair.data.datasets.entry import Variant
+from cofair.data.datasets.dataset_entry import Variant
 from cofair.errors import CofairError
 from tests.corruption.parsers import SIZES, all_parsers
 

@@ -19,7 +19,7 @@ from cofair.methods.rules.promises import (
     check_all,
     inside_while,
     outside,
-    table,
+    through,
 )
 from cofair.scoring.importance import taylor
 from tests.conftest import uploads_of
@@ -39,11 +39,11 @@ def test_curves_worked_out_by_hand():
     assert BcfMiddle()(C, 0.82).tolist() == pytest.approx(
         [(0.28 + 0.69) / 2, (0.34 + 0.75) / 2, (0.36 + 0.77) / 2, 0.82]
     )
-    assert table((0.0, 0.5, 1.0, 1.0))(C, 1.0).tolist() == pytest.approx((0.5 + 0.5 * C / 0.41).tolist())
+    assert through((0.0, 0.5, 1.0, 1.0))(C, 1.0).tolist() == pytest.approx((0.5 + 0.5 * C / 0.41).tolist())
 
 
 def test_more_is_never_promised_for_less():
-    for curve in (EqualGain(), Proportional(), BcfMiddle(), table((0.0, 0.2, 0.5, 0.8, 1.0, 1.0))):
+    for curve in (EqualGain(), Proportional(), BcfMiddle(), through((0.0, 0.2, 0.5, 0.8, 1.0, 1.0))):
         check(curve, C, 0.5)
     with pytest.raises(UsageError, match=r"promises less for a contribution of 0.34 than for 0.28"):
         check(lambda c, a: a - c, C, 0.5)
@@ -58,7 +58,7 @@ def test_more_is_never_promised_for_less():
             check(wrong, C, 0.5)
 
 
-@pytest.mark.parametrize("curve", [EqualGain(), EqualGain(3.0), Proportional(), BcfMiddle(), table((0.0, 0.2, 1, 1))])
+@pytest.mark.parametrize("curve", [EqualGain(), EqualGain(3.0), Proportional(), BcfMiddle(), through((0.0, 0.2, 1, 1))])
 def test_curves_of_ours_are_promises_for_every_accuracy(curve):
     for contributions in (C, C - 0.3, torch.zeros(3, dtype=torch.float64), 1000 * C):
         check_all(curve, contributions)
@@ -149,7 +149,7 @@ def test_a_promise_outside_the_band_is_kept_as_it_is():
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0, 3), st.integers(1, 10_000))
 def test_a_margin_never_promises_more_nor_less_for_more(brought, margin, samples):
     c = torch.tensor(brought, dtype=torch.float64)
-    for curve in (EqualGain(), EqualGain(0.4), Proportional(), BcfMiddle(), table((0, 0.9, 0.9, 0.95, 1, 1))):
+    for curve in (EqualGain(), EqualGain(0.4), Proportional(), BcfMiddle(), through((0, 0.9, 0.9, 0.95, 1, 1))):
         kept = Inside(curve, margin, samples)
         check_all(kept, c)
         for accuracy in (0.1, 0.5, 0.9):
@@ -287,7 +287,7 @@ def test_shares_are_rounded_to_packs_of_at_least_one_and_the_best_get_everything
 
 def test_the_best_must_be_promised_the_whole_model():
     with pytest.raises(UsageError, match=r"promises 25.0 % to whoever brings most where the whole model has 50.0 %"):
-        check(table((0.0, 0.0, 1.0, 0.5)), C, 0.5)
+        check(through((0.0, 0.0, 1.0, 0.5)), C, 0.5)
 
 
 def test_it_is_said_while_what_accuracy_everybody_is_inside_the_band():

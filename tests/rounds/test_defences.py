@@ -6,7 +6,7 @@ import torch
 from cofair.config.experiment import Experiment
 from cofair.engine.protocol import ClientStates, Delivered
 from cofair.errors import UsageError
-from cofair.methods.rules.aggregation import Rule, mean_over_clients, mean_over_holders
+from cofair.methods.rules.aggregation import Aggregation, mean_over_clients, mean_over_holders
 from cofair.rounds.client_status import ClientStatus
 from cofair.rounds.defences import DefenceSettings, agreement, bounded, defended
 from cofair.runs.measurement import handed_again, measured_again
@@ -39,11 +39,11 @@ def test_long_updates_are_cut_to_a_multiple_of_the_median_norm():
 def test_median_and_trimmed_mean_over_the_holders_of_each_parameter():
     uploads = uploads_of([[1, 5], [2, 6], [3, 0], [100, 0], [7, 7]], [1] * 5, absent=[4])
     holds = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 0], [1, 1]], dtype=torch.bool)
-    assert mean_over_holders(uploads, holds, "mask", Rule("median")).tolist() == [2.5, 5.5]
-    assert mean_over_holders(uploads, holds, "mask", Rule("trimmed", 0.25)).tolist() == [2.5, 5.5]
-    assert mean_over_holders(uploads, holds, "mask", Rule("trimmed", 0.0)).tolist() == [26.5, 5.5]
-    assert mean_over_clients(uploads, Rule("median")).tolist() == [2.5, 2.5]
-    assert mean_over_holders(uploads, torch.zeros_like(holds), "mask", Rule("median")).tolist() == [0, 0]
+    assert mean_over_holders(uploads, holds, "mask", Aggregation("median")).tolist() == [2.5, 5.5]
+    assert mean_over_holders(uploads, holds, "mask", Aggregation("trimmed", 0.25)).tolist() == [2.5, 5.5]
+    assert mean_over_holders(uploads, holds, "mask", Aggregation("trimmed", 0.0)).tolist() == [26.5, 5.5]
+    assert mean_over_clients(uploads, Aggregation("median")).tolist() == [2.5, 2.5]
+    assert mean_over_holders(uploads, torch.zeros_like(holds), "mask", Aggregation("median")).tolist() == [0, 0]
 
 
 def test_agreement_compares_only_what_a_client_changes():

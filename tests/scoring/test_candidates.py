@@ -81,7 +81,7 @@ def test_what_no_mask_changes_is_held_once(make_problem):
     masks = torch.ones(5, problem.neurons.count, dtype=torch.bool)
     named = candidates._given(base, masks, problem.federation.test.x).named
     held = sum(value.numel() for value in named.values())
-    first = problem.layout.entries[0]
+    first = problem.layout.slices[0]
     assert named[first.name].shape == first.shape  # the first convolution reads no neuron: it is computed once
     assert held < 5 * len(base)
 

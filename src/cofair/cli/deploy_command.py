@@ -14,7 +14,7 @@ import typer
 from cofair.errors import RunError, UsageError
 
 if TYPE_CHECKING:
-    from cofair.flower.deploy.demo import Deployed
+    from cofair.flower.deploy.demo import DemoResult
 
 REPORT = Path("deploy-demo.html")
 OrganisersFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The organiser's folder.")]
@@ -64,7 +64,7 @@ def demo(
         raise RunError(f"Federation and simulation differ by {deployed.difference:g}.")
 
 
-def _print(deployed: "Deployed") -> None:
+def _print(deployed: "DemoResult") -> None:
     from cofair.cli.console import new_table, output, print_table
 
     simulated, last, before = deployed.simulated, deployed.history[-1], deployed.simulated.history[-1]
@@ -107,11 +107,11 @@ def asks(
     """Say what an experiment asks of a participant beside its update."""
     _need_flower()
     from cofair.config.experiment import Experiment
-    from cofair.flower.ask_texts import EXPLAINED
+    from cofair.flower.ask_texts import ASK_TEXTS
     from cofair.flower.asks import asked_by
 
     for name in asked_by(Experiment.from_file(experiment)):
-        print(f"{name}: {EXPLAINED[name]}")
+        print(f"{name}: {ASK_TEXTS[name]}")
 
 
 @app.command()
@@ -127,7 +127,7 @@ def key(
     with keys.private():
         keys.node_key(folder)
     print(f"Written: {folder / 'node.key'} (keep it) and {folder / 'node.csr'} (send it to the organiser).")
-    print(f"Fingerprint of {name}: {keys.fingerprint(keys.requested(folder / 'node.csr'))}")
+    print(f"Fingerprint of {name}: {keys.fingerprint(keys.read_request(folder / 'node.csr'))}")
 
 
 @app.command()

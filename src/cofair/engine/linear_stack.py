@@ -68,7 +68,7 @@ class LinearStack:
             elif type(part) is not nn.Identity:
                 return None
         names = [name for layer in layers for name in (layer.weight, layer.bias) if name]
-        trainable = {entry.name for entry in layout.entries}
+        trainable = {own.name for own in layout.slices}
         # a layer used twice, a frozen one, an activation at the end: leave these to the general engine
         if not layers or layers[-1].activation or len(set(names)) < len(names) or set(names) != trainable:
             return None

@@ -39,7 +39,7 @@ class Lockstep:
         for other in problems[1:]:
             if other.federation.inputs is not first.federation.inputs:
                 raise UsageError("Runs in lockstep must share their data.")
-            if [entry.shape for entry in other.layout.entries] != [entry.shape for entry in first.layout.entries]:
+            if [own.shape for own in other.layout.slices] != [own.shape for own in first.layout.slices]:
                 raise UsageError("Runs in lockstep must have models of one shape.")
         self.problems = tuple(problems)
         self._engines: dict[tuple[int, ...], VectorisedEngine] = {}

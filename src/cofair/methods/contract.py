@@ -29,7 +29,7 @@ from cofair.methods.rules.promises import (
     check_all,
     expectations,
     inside_while,
-    table,
+    through,
     told_apart,
 )
 from cofair.methods.server import Server
@@ -141,7 +141,7 @@ class Contract(SubmodelMethod):
             "equal_gain": lambda: EqualGain(self.kappa),
             "proportional": Proportional,
             "bcf_middle": BcfMiddle,
-            "points": lambda: table(self.points),
+            "points": lambda: through(self.points),
         }
         return curves[self.curve]()
 

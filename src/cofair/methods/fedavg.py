@@ -78,8 +78,8 @@ class FedAvg(Method[FedAvgState]):
             weight = weight * uploads.sizes.to(weight)
         weight = weight / weight.sum()
         begun = rewards.parameters if rewards.parameters.dim() == 1 else weight @ rewards.parameters
-        robust = server.rule is not None and server.rule.name != "mean"
-        step = mean_over_clients(uploads, server.rule) if robust else weight @ uploads.updates
+        robust = server.aggregation is not None and server.aggregation.name != "mean"
+        step = mean_over_clients(uploads, server.aggregation) if robust else weight @ uploads.updates
         return replace(state, parameters=begun + step)
 
     def welcome(self, server: Server, state: FedAvgState, t: int) -> FedAvgState:

@@ -21,7 +21,7 @@ class Method(ABC, Generic[State]):
     needs_validation: ClassVar[bool] = False
     without_validation: ClassVar[str] = ""  # how it would work without, if it would: a sentence for who has none
     needs_alone: ClassVar[bool] = False  # clients train alone before the first round; `server.alone()` has the models
-    averages: ClassVar[bool] = False  # it joins updates by the server's rule: mean, median or trimmed mean
+    averages: ClassVar[bool] = False  # it joins updates by the server's aggregation: mean, median or trimmed mean
 
     def validates(self) -> bool:
         """Tell whether the method, with its settings, needs a validation set at the server."""

@@ -10,7 +10,7 @@ from cofair import randomness
 from cofair.engine.problem import Problem
 from cofair.engine.work import Work
 from cofair.errors import UsageError
-from cofair.methods.rules.aggregation import Rule
+from cofair.methods.rules.aggregation import Aggregation
 from cofair.scoring.scorer import Scorer, Scores
 
 
@@ -20,14 +20,15 @@ class Server:
     def __init__(
         self, problem: Problem, initial: Tensor, work: Work, rounds: int, contributions: Tensor, *,
         alone: Tensor | None = None, evaluates: Callable[[int], bool] = lambda t: True,
-        validation: Scorer | None = None, rule: Rule | None = None, metric: str = "accuracy",
+        validation: Scorer | None = None, aggregation: Aggregation | None = None, metric: str = "accuracy",
         brings_accuracies: bool = True,
     ) -> None:  # fmt: skip
         """Make the server of a run in which everybody's contribution (N,) has been measured.
 
         `alone` (N, D) are the models that clients trained alone, for methods that declare `needs_alone`.
-        `evaluates(t)` says whether the rewards of round t are tested. `rule` is how methods that average join updates.
-        `metric` names what models are judged by; `brings_accuracies` says whether contributions are values of it.
+        `evaluates(t)` says whether the rewards of round t are tested. `aggregation` is how methods that average join
+        updates. `metric` names what models are judged by; `brings_accuracies` says whether contributions are values of
+        it.
         """
         self.initial = initial
         self.work = work
@@ -45,7 +46,7 @@ class Server:
         self.brings_accuracies = brings_accuracies
         self.tested_on = len(problem.federation.test)  # samples that test rewards; a method never sees them
         self.evaluates = evaluates
-        self.rule = rule
+        self.aggregation = aggregation
         self._alone = alone
         self._scorer = validation
 

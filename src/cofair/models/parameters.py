@@ -12,7 +12,7 @@ from cofair.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Entry:
+class ParameterSlice:
     """One trainable tensor of the module and its place in a row."""
 
     name: str
@@ -34,7 +34,7 @@ class Layout:
         if any(nn.parameter.is_lazy(parameter) for parameter in module.parameters()):
             raise UsageError("The model has lazy layers whose size is not known yet: run it once on a sample first.")
         self.prototype = copy.deepcopy(module)
-        self.entries: tuple[Entry, ...] = ()
+        self.slices: tuple[ParameterSlice, ...] = ()
         self.frozen: dict[str, Tensor] = {}
         start = 0
         for name, parameter in module.named_parameters():
@@ -42,7 +42,7 @@ class Layout:
                 self.frozen[name] = parameter.detach().clone()
                 continue
             stop = start + parameter.numel()
-            self.entries += (Entry(name, tuple(parameter.shape), start, stop),)
+            self.slices += (ParameterSlice(name, tuple(parameter.shape), start, stop),)
             start = stop
         self.size = start
         if not self.size:
@@ -57,20 +57,19 @@ class Layout:
         """Return the shape of a parameter, frozen or not."""
         if name in self.frozen:
             return tuple(self.frozen[name].shape)
-        for entry in self.entries:
-            if entry.name == name:
-                return entry.shape
+        for own in self.slices:
+            if own.name == name:
+                return own.shape
         raise UsageError(f"The model has no parameter {name!r}.")
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Return named views (..., *shape) into rows (..., D); writing to a view writes to the rows."""
         lead = rows.shape[:-1]
-        return {e.name: rows[..., e.start : e.stop].view((*lead, *e.shape))
-                for e in self.entries}  # fmt: skip
+        return {own.name: rows[..., own.start : own.stop].view((*lead, *own.shape)) for own in self.slices}
 
     def flatten(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """Join named tensors into one row (D,)."""
-        return torch.cat([parameters[e.name].detach().reshape(-1) for e in self.entries])
+        return torch.cat([parameters[own.name].detach().reshape(-1) for own in self.slices])
 
     def row(self, module: nn.Module) -> Tensor:
         """Return the trainable parameters of a module of this layout as a row (D,)."""

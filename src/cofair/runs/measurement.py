@@ -11,7 +11,7 @@ from cofair import contributions
 from cofair.engine.protocol import ClientStates, Rewards, Trained, Training, Uploads
 from cofair.errors import RunError, UsageError
 from cofair.methods import Method, Server
-from cofair.methods.rules.aggregation import Rule
+from cofair.methods.rules.aggregation import Aggregation
 from cofair.rounds.client_status import ClientStatus
 from cofair.runs.setup import Setup
 
@@ -95,7 +95,7 @@ def server_of(setup: Setup, brought: Brought) -> Server:
     return Server(
         setup.problem, setup.initial, experiment.training.work(), experiment.training.rounds, brought.contributions,
         alone=brought.alone, evaluates=setup.evaluates, validation=setup.validation,
-        rule=Rule(experiment.defence.aggregate, experiment.defence.trim), metric=metric,
+        aggregation=Aggregation(experiment.defence.aggregate, experiment.defence.trim), metric=metric,
         brings_accuracies=brought.accuracies,
     )  # fmt: skip
 

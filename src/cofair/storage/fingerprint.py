@@ -74,10 +74,10 @@ def federation_digest(federation: Federation) -> str:
 
 def model_digest(layout: Layout, initial: Tensor) -> str:
     """Return a hash of the model's class, its parameters' names and shapes, its fixed and its initial values."""
-    entries = [[entry.name, list(entry.shape)] for entry in layout.entries]
+    shapes = [[own.name, list(own.shape)] for own in layout.slices]
     fixed = {**layout.frozen, **dict(layout.prototype.named_buffers())}
     held = [[name, tensor_digest(value)] for name, value in fixed.items()]
-    return _sha([type(layout.prototype).__name__, entries, held, tensor_digest(initial)])
+    return _sha([type(layout.prototype).__name__, shapes, held, tensor_digest(initial)])
 
 
 def tensor_digest(tensor: Tensor) -> str:

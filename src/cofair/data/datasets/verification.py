@@ -3,11 +3,11 @@
 import numpy as np
 
 from cofair.data.datasets.content import Content
-from cofair.data.datasets.entry import Entry, Variant
+from cofair.data.datasets.dataset_entry import DatasetEntry, Variant
 from cofair.errors import UsageError
 
 
-def verify(entry: Entry, content: Content, source: str, *, published: bool) -> Variant:
+def verify(entry: DatasetEntry, content: Content, source: str, *, published: bool) -> Variant:
     """The known variant that the content is, or an error that says what is wrong with it.
 
     A variant of which only the sizes are known stands for its authors' own files alone: any packed content of the same
@@ -32,7 +32,7 @@ def verify(entry: Entry, content: Content, source: str, *, published: bool) -> V
     )
 
 
-def _check_split(entry: Entry, content: Content, split: str, source: str) -> None:
+def _check_split(entry: DatasetEntry, content: Content, split: str, source: str) -> None:
     x, y = content.arrays[f"x_{split}"], content.arrays[f"y_{split}"]
     classes = len(content.class_names or entry.class_names)
     if content.kind != entry.kind:

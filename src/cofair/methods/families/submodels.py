@@ -65,10 +65,10 @@ class SubmodelMethod(Method[Submodels]):
         """Average the updates, then grant the submodels of the next round."""
         assert rewards.neuron_masks is not None
         if self.without_aggregation:
-            mean = mean_over_clients(uploads, server.rule)
+            mean = mean_over_clients(uploads, server.aggregation)
         else:
             holds = neurons_of(server, self.name).parameter_mask(rewards.neuron_masks) if self.count == "mask" else None
-            mean = mean_over_holders(uploads, holds, self.count, server.rule, self.weights(server))
+            mean = mean_over_holders(uploads, holds, self.count, server.aggregation, self.weights(server))
         trained = (rewards.neuron_masks.bool() & uploads.present[:, None]).sum(0).to(state.record)
         learned = replace(state, parameters=state.parameters + mean, handed=rewards.neuron_masks, trained=trained)
         return self.grant(server, learned, t + 1)

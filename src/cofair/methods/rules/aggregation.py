@@ -11,7 +11,7 @@ from cofair.engine.protocol import Uploads
 
 
 @dataclass(frozen=True)
-class Rule:
+class Aggregation:
     """How the updates of a parameter's holders become one: their mean, their median, or a mean without the extremes."""
 
     name: Literal["mean", "median", "trimmed"] = "mean"
@@ -19,7 +19,7 @@ class Rule:
 
 
 def mean_over_holders(
-    uploads: Uploads, holds: Tensor | None, count: Literal["nonzero", "mask"], rule: Rule | None = None,
+    uploads: Uploads, holds: Tensor | None, count: Literal["nonzero", "mask"], aggregation: Aggregation | None = None,
     weights: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the mean update (D,) of each parameter over the clients that hold it (FedSAC, FedRAC).
@@ -33,8 +33,8 @@ def mean_over_holders(
         holders = (uploads.updates != 0) if count == "nonzero" else uploads.present[:, None]
     else:
         holders = holds & uploads.present[:, None]
-    if rule is not None and rule.name != "mean":
-        return _middle(uploads.updates, holders, rule)
+    if aggregation is not None and aggregation.name != "mean":
+        return _middle(uploads.updates, holders, aggregation)
     answered = None if weights is None else weights.double() * uploads.present
     if answered is not None and float(answered.max()) > 0:
         weights = (answered / answered.max()).to(uploads.updates)  # so that no power of a small one is lost in float32
@@ -44,19 +44,19 @@ def mean_over_holders(
     return uploads.updates.sum(0) / number.clamp(min=1)
 
 
-def mean_over_clients(uploads: Uploads, rule: Rule | None = None) -> Tensor:
+def mean_over_clients(uploads: Uploads, aggregation: Aggregation | None = None) -> Tensor:
     """Return the plain mean update (D,) over the clients that answered."""
-    if rule is not None and rule.name != "mean":
-        return _middle(uploads.updates, uploads.present[:, None], rule)
+    if aggregation is not None and aggregation.name != "mean":
+        return _middle(uploads.updates, uploads.present[:, None], aggregation)
     return uploads.updates.sum(0) / uploads.present.sum().clamp(min=1)
 
 
-def _middle(updates: Tensor, holders: Tensor, rule: Rule) -> Tensor:
+def _middle(updates: Tensor, holders: Tensor, aggregation: Aggregation) -> Tensor:
     """Return the median or the trimmed mean (D,) over holders (N, D) or (N, 1); 0 where nobody holds a parameter."""
     ranked = updates.masked_fill(~holders, torch.inf).sort(0).values  # holders first
     number = holders.sum(0).expand(updates.shape[1])
     # the median leaves out all but the middle one or two
-    cut = (number - 1).clamp(min=0) // 2 if rule.name == "median" else (rule.trim * number + 1e-9).long()
+    cut = (number - 1).clamp(min=0) // 2 if aggregation.name == "median" else (aggregation.trim * number + 1e-9).long()
     place = torch.arange(len(updates), device=updates.device)[:, None]
     inside = (place >= cut) & (place < number - cut)
     return ranked.masked_fill(~inside, 0).sum(0) / inside.sum(0).clamp(min=1)

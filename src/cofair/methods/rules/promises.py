@@ -56,7 +56,7 @@ class BcfMiddle:
 
 
 @dataclass(frozen=True)
-class Table:
+class ThroughPoints:
     """Points (c / c_max, a* / A), joined by straight lines."""
 
     points: tuple[tuple[float, float], ...]
@@ -68,7 +68,7 @@ class Table:
         return accuracy * torch.as_tensor(share).to(contributions)
 
 
-def table(flat: Sequence[float]) -> Table:
+def through(flat: Sequence[float]) -> ThroughPoints:
     """Return the curve through points given as share of c, share of A, share of c, …"""
     pairs = tuple(zip(flat[::2], flat[1::2], strict=False))
     if len(flat) % 2 or len(pairs) < 2 or any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise(pairs)):
@@ -76,7 +76,7 @@ def table(flat: Sequence[float]) -> Table:
             "points must be pairs of numbers (share of c, share of A), at least two, the shares of c rising and those "
             "of A not falling."
         )
-    return Table(pairs)
+    return ThroughPoints(pairs)
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ def largest_entries(
     rows = update.new_empty(len(shares), len(update))
     if not per_tensor:
         return _kept(update, counted(shares, len(update), up=False), rows)
-    for entry in layout.entries:
-        length = entry.stop - entry.start
+    for own in layout.slices:
+        length = own.stop - own.start
         counts = counted(shares, length, up=True)
         if drop_one and length > 1:
             counts = counts.clamp(max=length - 1)
-        _kept(update[entry.start : entry.stop], counts, rows[:, entry.start : entry.stop])
+        _kept(update[own.start : own.stop], counts, rows[:, own.start : own.stop])
     return rows
 
 

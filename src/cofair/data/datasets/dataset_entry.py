@@ -32,7 +32,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Entry:
+class DatasetEntry:
     """One data set; the first variant is the one that its authors publish."""
 
     name: str
