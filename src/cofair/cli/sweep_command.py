@@ -12,7 +12,7 @@ from cofair.cli.options import Device, Json, Load, Set, Workers
 def sweep(
     grid: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="An experiment with a table 'grid' of lists.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the results.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Keep what is finished there and go on.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep what is finished there, and resume the rest.")] = False,
     rule: Annotated[str, typer.Option(help="How a table cell is read: last or best.")] = "last",
     workers: Workers = 1,
     change: Set = None,
@@ -35,7 +35,7 @@ def sweep(
     overrides = (*(change or ()), *([] if device is None else [f"run.device={device}"]))
     points = read_grid(read_file(grid), overrides)
     jobs = [Job(point.experiment, out / point.name) for point in points]
-    refuse_earlier(out, ("summary.csv", *[job.name for job in jobs]), resume, "--resume goes on with them")
+    refuse_earlier(out, ("summary.csv", *[job.name for job in jobs]), resume, "--resume continues them")
     left = unfinished(jobs)
     with sweep_progress(len(left)) as listener:
         run_jobs(left, Listeners(listener, NotesOnce()), lockstep=True, workers=workers, load=load or ())

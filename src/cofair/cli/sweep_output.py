@@ -21,9 +21,9 @@ from cofair.storage.folder import write_whole
 
 
 def sweep_frame(points: Sequence[Point], jobs: Sequence[Job], rules: Sequence[str] = ("last", "best")) -> pd.DataFrame:
-    """Return one row a finished run and rule: what was varied, and what was measured.
+    """Return one row per finished run and rule: what was varied, and what was measured.
 
-    What only runs vary that failed has a column, too, so that the others can be grouped by it.
+    A setting that varies only among failed runs has a column too, so that the others can be grouped by it.
     """
     varied = varied_keys(points)
     rows = []
@@ -38,12 +38,12 @@ def sweep_frame(points: Sequence[Point], jobs: Sequence[Job], rules: Sequence[st
 
 
 def varied_keys(points: Sequence[Point]) -> list[str]:
-    """Return every setting that the grid varies, also those that only some of its experiments have."""
+    """Return every setting that the grid varies, including those that only some of its experiments have."""
     return list(dict.fromkeys(key for point in points for key in point.varied))
 
 
 def grouped(frame: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
-    """Return one row a combination without the seed: mean and sample standard deviation over seeds."""
+    """Return one row per combination without the seed: mean and sample standard deviation over seeds."""
     keys = [key for key in (*varied, "rule") if key != "run.seed"]
     rows = []
     for values, own in frame.groupby(keys, sort=False, dropna=False):
@@ -60,7 +60,7 @@ def paired(frame: pd.DataFrame, varied: Sequence[str], rule: str) -> pd.DataFram
     """Compare the methods' fairness and best accuracy with the first one's, seed by seed.
 
     Differences are taken between runs that differ in their method alone, and summed up over seeds only; p is that of a
-    paired t-test, from 3 pairs on.
+    paired t-test, for 3 pairs or more.
     """
     if "method.name" not in varied or frame.empty:
         return pd.DataFrame()
@@ -113,7 +113,7 @@ def _cell(value: object) -> object:
 
 
 def _setting(value: object) -> str:
-    """Write a setting; a column in which some have none turns whole numbers into 32.0."""
+    """Write a setting; pandas turns whole numbers into 32.0 where a column has gaps."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
