@@ -137,7 +137,8 @@ def watched(
     Runs that train `together` are shown as so many of all, others one by one.
     """
     progress = sweep_progress if together else run_progress
-    with progress(runs) as shown, tracked(track or (), folder) as tracking:
+    name_of = (lambda job: job.name) if together else None  # runs of a sweep differ in more than method and seed
+    with progress(runs) as shown, tracked(track or (), folder, name_of=name_of) as tracking:
         yield Listeners(shown, tracking, NotesOnce()), tracking
 
 
