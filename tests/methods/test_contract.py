@@ -286,7 +286,7 @@ def test_shares_are_rounded_to_packs_of_at_least_one_and_the_best_get_everything
 
 
 def test_the_best_must_be_promised_the_whole_model():
-    with pytest.raises(UsageError, match=r"promises 25.0 % to whoever brings most where the whole model has 50.0 %"):
+    with pytest.raises(UsageError, match=r"promises 25.0 % to the best contributor where the whole model has 50.0 %"):
         check(through((0.0, 0.0, 1.0, 0.5)), C, 0.5)
 
 

@@ -61,10 +61,10 @@ class CGSV(SparsifiedMethod):
             else:
                 mean = by_size(uploads) @ uploads.updates  # of the updates as uploaded
                 distance = torch.linalg.vector_norm(uploads.updates - mean, dim=1) * uploads.present
-                score = distance.max() - distance + 1e-3  # the farthest is one who answered
+                score = distance.max() - distance + 1e-3  # the farthest is one that answered
             fresh = self.alpha * state.reputation + (1 - self.alpha) * score
             reputation = torch.where(uploads.present, fresh, state.reputation)
-            reputation = reputation.clamp(min=1e-3)  # nobody is shut out for ever (authors' code)
+            reputation = reputation.clamp(min=1e-3)  # no client is shut out for ever (authors' code)
             reputation = reputation / reputation.sum()
         deserved = torch.tanh(self.beta * reputation)
         return reputation, deserved / deserved.max()

@@ -29,8 +29,8 @@ from cofair.methods.rules.promises import (
     check_all,
     expectations,
     inside_while,
+    known_by,
     through,
-    told_apart,
 )
 from cofair.methods.server import Server
 from cofair.scoring.importance import taylor
@@ -88,7 +88,7 @@ class Contract(SubmodelMethod):
     own_curve: Curve | None = None  # a function of contributions (N,) and A, in Python only
 
     def validates(self) -> bool:
-        """Accuracies take a validation set, shares of neurons do not."""
+        """Accuracies need a validation set, shares of neurons do not."""
         return self.pays == "accuracy"
 
     def notes(self, server: Server) -> list[str]:
@@ -102,14 +102,14 @@ class Contract(SubmodelMethod):
                 "Contributions are not measured as accuracies here, so that what the curve promises need not be one: "
                 'curve = "proportional" takes shares of the largest, pays = "neurons" promises no accuracy.'
             ]
-        told = expectations(curve, server.contributions, self._chosen_on(server), server.tested_on)
-        return [*told, *filter(None, [inside_while(curve, server.contributions, server.names)])]
+        expected = expectations(curve, server.contributions, self._chosen_on(server), server.tested_on)
+        return [*expected, *filter(None, [inside_while(curve, server.contributions, server.names)])]
 
     def unwritten(self, contributions: Tensor | None = None) -> dict[str, list[float]]:
-        """Return a curve of one's own by what it promises."""
+        """Return a curve given in Python by what it promises."""
         if self.own_curve is None:
             return {}
-        return {"own_curve": [] if contributions is None else told_apart(self.promise(), contributions)}
+        return {"own_curve": [] if contributions is None else known_by(self.promise(), contributions)}
 
     def start(self, server: Server) -> Promised:
         """Check the promise, then hand out the whole model once."""
@@ -146,7 +146,7 @@ class Contract(SubmodelMethod):
         return curves[self.curve]()
 
     def weights(self, server: Server) -> Tensor | None:
-        """Let who brings more weigh more: most train most of the model here, whatever their data are worth."""
+        """Let larger contributors weigh more: most train most of the model here, whatever their data are worth."""
         most = float(server.contributions.max())
         return (server.contributions / most).clamp(min=0) ** self.power if self.power and most > 0 else None
 
@@ -194,6 +194,6 @@ class Contract(SubmodelMethod):
 
 
 def sizes_of(shares: Tensor, contributions: Tensor, neurons: int, pack: int) -> Tensor:
-    """Return how many neurons (N,) shares of them are, in packs, at least one; everything for who brings most."""
+    """Return how many neurons (N,) shares of them are, in packs, at least one; everything for the best contributor."""
     counts = (shares * neurons / pack).round().long().mul(pack).clamp(pack, neurons)
     return torch.where(contributions == contributions.max(), neurons, counts)

@@ -33,8 +33,8 @@ class Indexed(OwnModels):
 class ECI(SparsifiedMethod):
     """Reward by the Shapley value of validation accuracy, round by round.
 
-    An absent client gains nothing in that round. A round whose updates improve nothing together counts for nobody.
-    While nobody's index is above zero everybody receives the whole aggregate.
+    An absent client gains nothing in that round. A round whose updates improve nothing together counts for no
+    client. While no index is above zero, all clients receive the whole aggregate.
     """
 
     name: ClassVar[str] = "eci"

@@ -1,6 +1,6 @@
 """FedRAC: Rolling Submodel Allocation for Collaborative Fairness in Federated Learning (Wang et al., CVPR 2026).
 
-Reputation starts close together and spreads out as training goes on. Submodels are built from the neurons that were
+Reputation starts close together and spreads out as training proceeds. Submodels are built from the neurons that were
 trained least often so far, so that in the end all are trained evenly, and a client gets the largest of them whose
 accuracy on the validation set does not exceed its reputation. Parameters are averaged over their holders.
 """
@@ -52,7 +52,7 @@ class FedRAC(SubmodelMethod):
         K = len(state.record)
         frequency = state.record
         if t > 2:  # the whole models of round 1 are not counted
-            frequency = frequency + state.trained  # f^t = f^{t-1} + Σ_i m_i^t, of who answered
+            frequency = frequency + state.trained  # f^t = f^{t-1} + Σ_i m_i^t, over clients that answered
         if self.without_allocation:
             order = torch.randperm(K, generator=server.random(t, "order")).to(frequency.device)
         else:
@@ -87,7 +87,7 @@ class FedRAC(SubmodelMethod):
         last = len(scores) - 1
         packs = sizes.tolist()
         counts = packs[-1:] * len(brought)
-        before: int = -self.pack_offset  # so that nobody gets less than one pack
+        before: int = -self.pack_offset  # so that no client gets less than one pack
         previous: float | None = None
         order = sorted(range(len(brought)), key=brought.__getitem__)
         for position, i in enumerate(order):

@@ -37,12 +37,12 @@ class FedSAC(SubmodelMethod):
     # No code of FedSAC was released; "nonzero" is its descendant FedRAC's. By the paper's own count the weakest client
     # comes nearer to what the paper prints.
     count: Literal["nonzero", "mask"] = setting(
-        "mask", "who counts in the mean of a parameter: who holds it (paper), or whose update of it is not zero"
+        "mask", "which clients count in the mean of a parameter: holders (paper), or those whose update is not zero"
     )
     without_allocation: bool = setting(False, "ablation: all neurons equally important, in random order")
 
     def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
-        """Measure importance in round 2 and every `interval` rounds from then on, and allocate anew."""
+        """Measure importance in round 2 and every `interval` rounds from then on, and allocate again."""
         if (t - 2) % self.interval:
             return state
         if self.without_allocation:

@@ -1,8 +1,8 @@
 """RFFL: A Reputation Mechanism Is All You Need: Collaborative Fairness and Adversarial Robustness in Federated
 Learning (Xu and Lyu, 2020).
 
-A client's reputation is a moving average of the cosine of its update with the aggregate; whoever falls far below the
-mean is removed from the set R of the reputable for good. The reward is the aggregate, sparsified in proportion to
+A client's reputation is a moving average of the cosine of its update with the aggregate; a client that falls far below
+the mean is removed from the set R of the reputable for good. The reward is the aggregate, sparsified in proportion to
 reputation; the client adds it to the model that it trained itself.
 """
 
@@ -30,7 +30,7 @@ from cofair.settings import setting
 
 @dataclass(frozen=True)
 class Reputable(OwnModels):
-    """Own models and reputations, and who is still in R (N,)."""
+    """Own models and reputations, and which clients are still in R (N,)."""
 
     members: Tensor
 
@@ -38,11 +38,11 @@ class Reputable(OwnModels):
 @register
 @dataclass(frozen=True)
 class RFFL(SparsifiedMethod):
-    """Reward by the cosine with the aggregate, and remove whom it speaks against.
+    """Reward by the cosine with the aggregate, and remove clients that it speaks against.
 
-    An absent client keeps its reputation, is not removed and receives its share. Whoever was removed goes on alone: it
+    An absent client keeps its reputation, is not removed and receives its share. A removed client continues alone: it
     has reputation 0, counts for nothing and receives nothing. Reputations that cancel out or are all 0 become equal
-    ones, and a threshold that would remove everybody removes nobody.
+    ones, and a threshold that would remove all clients removes none.
     """
 
     name: ClassVar[str] = "rffl"
@@ -50,8 +50,10 @@ class RFFL(SparsifiedMethod):
 
     gamma: float = setting(0.5, "Γ: updates longer than this are cut to this norm", above=0)
     alpha: float = setting(0.95, "α: how much of the old reputation stays", minimum=0, maximum=1)
-    threshold: float = setting(1 / 3, "removed is who has less than this times the mean reputation in R", minimum=0)
-    patience: int = setting(10, "rounds in which nobody is removed", minimum=0)
+    threshold: float = setting(
+        1 / 3, "clients with less than this times the mean reputation in R are removed", minimum=0
+    )
+    patience: int = setting(10, "rounds in which no client is removed", minimum=0)
     reputation_from: Literal["uploads", "contributions"] = setting(
         "uploads", "judge by the uploads (the paper), or by the true contributions (as FedSAC and FedRAC compare)"
     )

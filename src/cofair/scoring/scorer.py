@@ -95,7 +95,7 @@ class Scorer:
         return self._halves
 
     def thinned(self, most: int) -> "Scorer":
-        """Return a scorer on no more than so many samples, drawn once and for all; made once."""
+        """Return a scorer on at most `most` samples, drawn once and for all; made once."""
         if most >= len(self.samples):
             return self
         if most not in self._thinned:
@@ -185,7 +185,7 @@ def _seen(tensor: Tensor) -> _Seen:
 
 
 def _is(seen: _Seen, tensor: Tensor) -> bool:
-    """Tell whether a tensor is the one seen then, and nobody wrote into it since."""
+    """Say whether a tensor is the one seen then, and was not written to since."""
     return seen[0] is tensor and seen[1] == tensor._version
 
 
@@ -194,7 +194,7 @@ def _nesting(masks: Tensor, order: Tensor | None) -> Nesting | None:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Join outputs (C, n, ...) of chunks of samples, without a copy where there is but one."""
+    """Join outputs (C, n, ...) of chunks of samples, without a copy where there is only one."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 

@@ -42,7 +42,7 @@ class SparsifiedMethod(Method[OwnModels]):
         return OwnModels(server.initial.repeat(server.clients, 1), nothing, nothing)
 
     def rewards(self, server: Server, state: OwnModels, t: int, phase: Phase) -> Rewards:
-        """Everybody goes on from its own model; what travelled is the last sparsified aggregate."""
+        """Each client continues from its own model; what travelled is the last sparsified aggregate."""
         return Rewards(state.models, server.work, download=state.download)
 
     def learn(
@@ -80,7 +80,7 @@ class SparsifiedMethod(Method[OwnModels]):
         """Return the new reputations (N,) and the share q_i of the aggregate that each client receives (N,)."""
 
     def delivered(self, server: Server, state: OwnModels) -> Delivered:
-        """Deliver everybody's own model."""
+        """Deliver each client's own model."""
         return Delivered(state.models)
 
     def reputation(self, state: OwnModels) -> Tensor:

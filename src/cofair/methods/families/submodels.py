@@ -19,7 +19,7 @@ from cofair.settings import setting
 
 @dataclass(frozen=True)
 class Submodels:
-    """The server's model, and who holds which of its neurons.
+    """The server's model, and which clients hold which of its neurons.
 
     `granted` (N, K) are the masks of the next round, `handed` those of the round that was just learned from.
     `record` (K,) is what a method remembers of each neuron: its importance, or how often it was trained; `trained` (K,)
@@ -42,7 +42,7 @@ class SubmodelMethod(Method[Submodels]):
 
     count: Literal["nonzero", "mask"] = setting(
         "nonzero",
-        "who counts in the mean of a parameter: whose update of it is not zero (code), or who holds it (paper)",
+        "which clients count in the mean of a parameter: those whose update is not zero (code), or holders (paper)",
     )
     without_aggregation: bool = setting(False, "ablation: the plain mean over all clients instead of over holders")
 

@@ -25,7 +25,7 @@ class WindowMethod(SubmodelMethod):
     """
 
     count: Literal["nonzero", "mask"] = setting(
-        "mask", "who counts in the mean of a parameter: who holds it (papers), or whose update of it is not zero"
+        "mask", "which clients count in the mean of a parameter: holders (papers), or those whose update is not zero"
     )
     share: Literal["exponential", "linear"] = setting(
         "exponential", "p_i: exp(β c_i) / max_j exp(β c_j), the reputation of FedSAC, or c_i / max_j c_j"
