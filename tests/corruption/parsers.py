@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from cofair.cli import ledger_output
+from cofair.cli import ledger_command
 from cofair.config.experiment import Experiment, read_file
 from cofair.config.grid import read_grid
 from cofair.data import datasets
@@ -175,8 +175,8 @@ def _checkpoint(folder: Path, state: Any) -> None:
 def _ledger(folder: Path) -> None:
     entries = verified_entries(folder / "ledger.jsonl")
     with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")):
-        ledger_output.verify(folder, entries[-1]["hash"])
-        ledger_output.show(folder, "2", as_json=False)
+        ledger_command.verify(folder, entries[-1]["hash"])
+        ledger_command.show(folder, "2", as_json=False)
 
 
 def _resumed(folder: Path) -> None:
@@ -194,7 +194,7 @@ def _reported(folder: Path) -> None:
     for entry in entries:
         page.client_document(entry, entry.runs[0].outcome.names[-1]).encode()
     with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")):
-        ledger_output.verify(folder, None)
+        ledger_command.verify(folder, None)
 
 
 def _toml(good: bytes, chance: Random) -> bytes:

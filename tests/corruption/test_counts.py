@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from cofair.cli import ledger_output
+from cofair.cli import ledger_command
 from cofair.config.experiment import Experiment
 from cofair.errors import CofairError
 from cofair.report import page
@@ -108,9 +108,9 @@ def compared_again(folder):
 COMMANDS = {
     "report": lambda folder: page.document(read_methods([folder])),
     "statement": lambda folder: page.client_document(read_methods([folder])[0], "1"),
-    "verify": lambda folder: ledger_output.verify(folder, None),
-    "show": lambda folder: ledger_output.show(folder, "1", as_json=False),
-    "check": lambda folder: ledger_output.check(folder, folder / "statement.html"),
+    "verify": lambda folder: ledger_command.verify(folder, None),
+    "show": lambda folder: ledger_command.show(folder, "1", as_json=False),
+    "check": lambda folder: ledger_command.check(folder, folder / "statement.html"),
     "export": lambda folder: export_from_folder(folder, "1", folder / "mine"),
     "compare": compared_again,
     "resume": lambda folder: run_experiment(EXPERIMENT, RunFolder(folder, resume=True)),

@@ -52,16 +52,16 @@ class Evil(HONEST):
         root = b"Message 3\x00[]"
         message = request.messages_list[0]
         message.metadata.message_id = name_of(root)
-        told = PushMessagesRequest(
+        announcement = PushMessagesRequest(
             node=request.node, messages_list=[message], message_object_trees=[tree_of(name_of(root), pieces)]
         )
         try:
-            session = FleetHttpClient.PushMessages(self, told).session_id
+            session = FleetHttpClient.PushMessages(self, announcement).session_id
         except Exception as error:
             print(f"refused as a whole: {error}", flush=True)
             few = pieces[:50]  # then less at a time
-            told.message_object_trees[0].CopyFrom(tree_of(name_of(root), few))
-            session = FleetHttpClient.PushMessages(self, told).session_id
+            announcement.message_object_trees[0].CopyFrom(tree_of(name_of(root), few))
+            session = FleetHttpClient.PushMessages(self, announcement).session_id
             pieces = few
         for content in [root, *pieces]:
             try:

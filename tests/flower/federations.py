@@ -7,7 +7,7 @@ import torch
 from cofair.config.experiment import Experiment
 from cofair.data.federation import Federation
 from cofair.flower.client import client_app
-from cofair.flower.federation_server import deployed, serve
+from cofair.flower.federation_server import serve, with_deployment_defaults
 from cofair.flower.flower_settings import Waiting
 from cofair.flower.in_process import InProcessGrid
 from cofair.models import build
@@ -57,7 +57,7 @@ def served(chosen, grid, wait=SOON, model=mlp, **options):
 
 def simulated(chosen, sizes=SIZES, model=mlp, present=None, given=None):
     """Run the vectorised engine; with `present(t, client)` some clients are absent in some rounds."""
-    chosen = deployed(chosen)
+    chosen = with_deployment_defaults(chosen)
     clients, validation, test = shares(sizes)
     federation = Federation(clients, validation=validation, test=test, classes=CLASSES)
     prepared = prepare(chosen, federation=federation, model=model, contributions=given)

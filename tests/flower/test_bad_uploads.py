@@ -102,8 +102,8 @@ def tampering(grid, tamper, since=2):
 
     def app(message, context):
         reply = honest(message, context)
-        told = messages.config_of(message)
-        if message.metadata.message_type == "train" and told["round"] >= since:
+        asked = messages.config_of(message)
+        if message.metadata.message_type == "train" and asked["round"] >= since:
             return tamper(reply, message)
         return reply
 

@@ -50,9 +50,9 @@ class SuperLink:
 
     def announce(self, contents=(), to="m", node=ME, root=b"root"):
         tree = ObjectTree(object_id=name(root), children=[ObjectTree(object_id=name(one)) for one in contents])
-        told = Metadata(run_id=RUN, src_node_id=node, dst_node_id=1, reply_to_message_id=to, message_id=name(root))
+        metadata = Metadata(run_id=RUN, src_node_id=node, dst_node_id=1, reply_to_message_id=to, message_id=name(root))
         request = PushMessagesRequest(
-            node=Node(node_id=node), messages_list=[Message(metadata=told)], message_object_trees=[tree]
+            node=Node(node_id=node), messages_list=[Message(metadata=metadata)], message_object_trees=[tree]
         )
         status, body = self.call("push-messages", request)
         answer = PushMessagesResponse()

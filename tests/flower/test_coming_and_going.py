@@ -32,9 +32,9 @@ def while_round(grid, client, happens):
     honest = node.app
 
     def app(message, context):
-        told = messages.config_of(message)
-        if message.metadata.message_type == "train" and told["memory"] != "none":
-            happens(told["round"], node)
+        asked = messages.config_of(message)
+        if message.metadata.message_type == "train" and asked["memory"] != "none":
+            happens(asked["round"], node)
         return honest(message, context)
 
     node.app = app
@@ -136,7 +136,7 @@ def test_two_participants_of_one_name_are_not_both_taken(log):
     grid = grid_of(chosen)
     node_of(grid, 3).context.node_config["name"] = "0"
     assert served(chosen, grid, replace(SOON, minimum=3)).names == ("0", "1", "2")
-    assert any("there is a participant '0' already" in line for line in log.messages)
+    assert any("there is already a participant '0'" in line for line in log.messages)
 
 
 def test_another_model_or_other_data_does_not_join(log):
@@ -150,10 +150,10 @@ def test_another_model_or_other_data_does_not_join(log):
     node_of(grid, 0).app = client_app(chosen, wider, lambda _: clients[0])
     node_of(grid, 1).app = client_app(chosen, mlp, lambda _: (clients[1][0], clients[1][1] + 77))
     assert served(chosen, grid, replace(SOON, minimum=2)).names == ("2", "3")
-    told = "\n".join(line for line in log.messages if "does not take part" in line)
-    assert "its model is not the server's" in told
-    assert "its own log says why" in told
-    assert "79" not in told  # a label stays where it is
+    refusals = "\n".join(line for line in log.messages if "does not take part" in line)
+    assert "its model is not the server's" in refusals
+    assert "its own log says why" in refusals
+    assert "79" not in refusals  # a label stays where it is
     assert any("labels" in line for line in log.messages)  # its own log says why
 
 
@@ -222,8 +222,8 @@ def test_who_is_measured_and_then_contributes_in_two_of_fifteen_rounds_is_paid_f
 
 
 def rounds_of(message):
-    told = messages.config_of(message)
-    return told["round"] if told["memory"] != "none" else 99  # it trains alone as it should
+    asked = messages.config_of(message)
+    return asked["round"] if asked["memory"] != "none" else 99  # it trains alone as it should
 
 
 def test_who_is_silent_holds_up_one_training_of_a_round_and_not_the_next(log):
@@ -251,10 +251,10 @@ def test_a_participant_trains_on_no_smaller_batches_than_were_agreed_on():
     node, honest = node_of(grid, 1), node_of(grid, 1).app
 
     def asked(message, context):
-        told = messages.config_of(message)
-        if message.metadata.message_type == "train" and told["memory"] != "none":
-            work = json.loads(told["work"]) | {"batch_size": 1}
-            message.content["config"] = ConfigRecord({**told, "work": json.dumps(work)})
+        asked = messages.config_of(message)
+        if message.metadata.message_type == "train" and asked["memory"] != "none":
+            work = json.loads(asked["work"]) | {"batch_size": 1}
+            message.content["config"] = ConfigRecord({**asked, "work": json.dumps(work)})
         return honest(message, context)
 
     node.app = asked

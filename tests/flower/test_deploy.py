@@ -55,7 +55,7 @@ def test_keys_are_their_owners_alone_and_never_overwritten(tmp_path):
     for name in ("ca.key", "server.key", "node.key"):
         assert mode(tmp_path / name) == 0o600, name
     private = serialization.load_ssh_private_key(keys.flower_private_key(tmp_path / "node.key"), None)
-    public = serialization.load_ssh_public_key(keys.flower_key(keys.requested(tmp_path / "node.csr")))
+    public = serialization.load_ssh_public_key(keys.flower_key(keys.read_request(tmp_path / "node.csr")))
     assert private.public_key() == public
     with pytest.raises(UsageError, match="never overwritten"):
         keys.node_key(tmp_path)
@@ -64,8 +64,8 @@ def test_keys_are_their_owners_alone_and_never_overwritten(tmp_path):
 def test_a_participants_certificate_is_for_its_key_and_name_and_for_calling_only(tmp_path):
     keys.certificates(tmp_path, ["localhost"])
     keys.node_key(tmp_path)
-    request = keys.requested(tmp_path / "node.csr")
-    certificate = keys.issued(tmp_path, request, "north")
+    request = keys.read_request(tmp_path / "node.csr")
+    certificate = keys.issue_certificate(tmp_path, request, "north")
     keys.write_certificate(tmp_path / "node.crt", certificate)
     assert keys.certificate_fault(tmp_path) is None
     assert keys.fingerprint(certificate) == keys.fingerprint(request)
@@ -83,20 +83,20 @@ def test_a_participant_is_told_what_is_wrong_with_its_certificate(tmp_path, faul
         keys.certificates(folder, ["localhost"])
         keys.node_key(folder)
     where = other if fault == "another authority" else tmp_path
-    request = keys.requested((other if fault == "another key" else tmp_path) / "node.csr")
+    request = keys.read_request((other if fault == "another key" else tmp_path) / "node.csr")
     keys.write_certificate(
-        tmp_path / "node.crt", keys.issued(where, request, "a", days=-1 if fault == "expired" else 1)
+        tmp_path / "node.crt", keys.issue_certificate(where, request, "a", days=-1 if fault == "expired" else 1)
     )
-    told = {"another authority": "not issued by the organiser"}.get(fault, fault)
-    assert told in keys.certificate_fault(tmp_path)
+    words = {"another authority": "not issued by the organiser"}.get(fault, fault)
+    assert words in keys.certificate_fault(tmp_path)
 
 
 def test_init_writes_a_folder_for_everybody_and_no_participants_key(tmp_path):
     folder = tmp_path / "federation"
-    told = CliRunner().invoke(
+    answer = CliRunner().invoke(
         cli, ["deploy", "init", str(folder), "--participants", "north,south,west", "--host", "fl.example"]
     )
-    assert told.exit_code == 0, told.output
+    assert answer.exit_code == 0, answer.output
     chosen = Experiment.from_file(folder / "organiser" / "app" / "fairapp" / "experiment.toml")
     assert chosen.method.name == "fedrac"
     secrets = [path for path in folder.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
@@ -114,7 +114,7 @@ def test_init_writes_a_folder_for_everybody_and_no_participants_key(tmp_path):
     assert (own.name, own.superlink, own.allow) == ("north", "fl.example:8443", ("size",))
     assert own.apps == (hash_of(app),)
     assert own.apps[0] in steps
-    assert own.apps[0] in told.output
+    assert own.apps[0] in answer.output
     for script in [*folder.rglob("*.sh")]:
         subprocess.run(["sh", "-n", str(script)], check=True)
     for module in folder.rglob("*.py"):
@@ -127,22 +127,22 @@ def test_init_writes_a_folder_for_everybody_and_no_participants_key(tmp_path):
         (["--participants", "a,a"], "different names"),
         (["--participants", "a,../b"], "letters, digits"),
         (["--participants", 'a,b"; rm'], "letters, digits"),
-        (["--host", "a b"], "neither a host's name nor an address"),
+        (["--host", "a b"], "neither a host name nor an address"),
         (["--experiment", "nowhere.toml"], "Cannot read the experiment"),
     ],
 )
 def test_init_refuses_what_would_not_work(tmp_path, options, sentence):
-    told = CliRunner().invoke(cli, ["deploy", "init", str(tmp_path / "new"), *options])
-    assert isinstance(told.exception, UsageError)
-    assert sentence in str(told.exception)
+    answer = CliRunner().invoke(cli, ["deploy", "init", str(tmp_path / "new"), *options])
+    assert isinstance(answer.exception, UsageError)
+    assert sentence in str(answer.exception)
     assert not (tmp_path / "new").exists()
 
 
 def test_asks_says_what_is_asked(tmp_path):
     (tmp_path / "e.toml").write_text('[method]\nname = "q-ffl"\n')
-    told = CliRunner().invoke(cli, ["deploy", "asks", str(tmp_path / "e.toml")])
-    assert told.output.splitlines()[0] == "size: how many samples it has"
-    assert told.output.splitlines()[1].startswith("loss_before: the mean loss")
+    answer = CliRunner().invoke(cli, ["deploy", "asks", str(tmp_path / "e.toml")])
+    assert answer.output.splitlines()[0] == "size: how many samples it has"
+    assert answer.output.splitlines()[1].startswith("loss_before: the mean loss")
 
 
 def test_what_participants_are_told_names_no_path_and_no_number_of_others(tmp_path):
@@ -155,8 +155,8 @@ def test_what_participants_are_told_names_no_path_and_no_number_of_others(tmp_pa
     }
     with zipfile.ZipFile(folder / "participant-north" / "app.fab") as files:
         everything = b"".join(files.read(name) for name in files.namelist())
-    for told in (str(tmp_path), "south", "server.npz", "control.token"):
-        assert told.encode() not in everything
+    for secret in (str(tmp_path), "south", "server.npz", "control.token"):
+        assert secret.encode() not in everything
     assert experiment_in((folder / "participant-north" / "app.fab").read_bytes()).federation.clients == 10  # default
 
 
@@ -197,18 +197,18 @@ def test_settings_of_a_participant_are_read_strictly(tmp_path, line, sentence):
     (own / "settings.toml").write_text("\n".join([*kept, line]))
     (own / "data.npz").touch()
     keys.node_key(own)
-    request = keys.requested(own / "node.csr")
-    keys.write_certificate(own / "node.crt", keys.issued(folder / "organiser" / "keys", request, "north"))
-    told = CliRunner().invoke(cli, ["deploy", "node", str(own)])
-    assert isinstance(told.exception, UsageError)
-    assert sentence in str(told.exception)
+    request = keys.read_request(own / "node.csr")
+    keys.write_certificate(own / "node.crt", keys.issue_certificate(folder / "organiser" / "keys", request, "north"))
+    answer = CliRunner().invoke(cli, ["deploy", "node", str(own)])
+    assert isinstance(answer.exception, UsageError)
+    assert sentence in str(answer.exception)
 
 
 def test_without_nginx_the_demonstration_says_what_is_missing(monkeypatch):
     monkeypatch.setattr("cofair.flower.deploy.proxy.shutil.which", lambda *_, **__: None)
-    told = CliRunner().invoke(cli, ["deploy", "demo"])
-    assert isinstance(told.exception, UsageError)
-    assert "apt-get install nginx-light" in str(told.exception)
+    answer = CliRunner().invoke(cli, ["deploy", "demo"])
+    assert isinstance(answer.exception, UsageError)
+    assert "apt-get install nginx-light" in str(answer.exception)
 
 
 def test_a_port_that_is_taken_is_a_sentence(tmp_path):
@@ -218,10 +218,10 @@ def test_a_port_that_is_taken_is_a_sentence(tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         CliRunner().invoke(cli, ["deploy", "init", str(folder), "--participants", "a,b", "--port", str(port)])
-        told = CliRunner().invoke(cli, ["deploy", "superlink", str(folder / "organiser")])
-        assert isinstance(told.exception, UsageError)
-        assert f"Port {port}" in str(told.exception)
-        assert "organiser.toml (port)" in str(told.exception)
+        answer = CliRunner().invoke(cli, ["deploy", "superlink", str(folder / "organiser")])
+        assert isinstance(answer.exception, UsageError)
+        assert f"Port {port}" in str(answer.exception)
+        assert "organiser.toml (port)" in str(answer.exception)
 
 
 def test_the_app_that_is_written_runs_in_process(tmp_path, monkeypatch):
@@ -288,8 +288,8 @@ def test_commands_beside_python_are_found_without_activating_its_environment(tmp
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     found = "import shutil; print(shutil.which('flower-superexec'))"
     with Processes(tmp_path, {}) as processes:
-        told = processes.finish("it", [sys.executable, "-c", found], 20)
-    assert told.strip() == str(Path(sys.executable).parent / "flower-superexec")
+        printed = processes.finish("it", [sys.executable, "-c", found], 20)
+    assert printed.strip() == str(Path(sys.executable).parent / "flower-superexec")
 
 
 def test_a_process_that_ends_early_or_fails_is_told(tmp_path):

@@ -19,8 +19,8 @@ DEMO = [sys.executable, "-m", "cofair", "deploy", "demo"]
 def test_the_demonstration_equals_its_simulation_and_leaves_nothing_behind(tmp_path, capsys):
     before = ours()
     demo(rounds=2, clients=2, method="fedrac", seed=1, seconds=500, out=tmp_path / "kept")
-    told = capsys.readouterr().out
-    assert "Largest difference between the two, over all rounds: 0" in told
+    printed = capsys.readouterr().out
+    assert "Largest difference between the two, over all rounds: 0" in printed
     assert not ours() - before
     assert (tmp_path / "kept" / "report.html").exists()
     assert not list((tmp_path / "kept").rglob("*.key"))

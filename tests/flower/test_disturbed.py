@@ -97,8 +97,8 @@ class Disturbed:
             os.kill(process, signal.SIGCONT)
 
     def online(self):
-        told = self.federation._flower("supernode", "list", "here", "--format", "json")
-        return [node["status"] for node in told["nodes"]] == ["online"] * 2
+        answer = self.federation._flower("supernode", "list", "here", "--format", "json")
+        return [node["status"] for node in answer["nodes"]] == ["online"] * 2
 
     def comes_back(self):
         """Wait until both are online, then for the round in flight and two more: in one of them both took part."""

@@ -40,9 +40,9 @@ def nothing_is_told_beside_what_is_declared(grid, asked):
     declared = {"values", "bitmap", "indices", *asked}
     for reply in grid.seen[1::2]:
         assert set(reply.content.array_records.get("arrays", ArrayRecord())) <= declared
-        told = set(reply.content.config_records["config"])
-        assert told <= {"status", "name", "size", "class_counts", "round", "phase", "model", "version"}
-        assert "class_counts" not in told or "class_counts" in declared
+        names = set(reply.content.config_records["config"])
+        assert names <= {"status", "name", "size", "class_counts", "round", "phase", "model", "version"}
+        assert "class_counts" not in names or "class_counts" in declared
 
 
 @pytest.mark.parametrize("name", ["fedavg", "cgsv"])
@@ -104,8 +104,8 @@ def test_downloads_are_what_the_history_says(name):
         sent = [m for m in grid.seen[::2] if m.metadata.dst_node_id == 100 + client and m.metadata.group_id]
         bytes_down = sum(len(array.data) for m in sent[1:] for array in m.content.array_records["arrays"].values())
         # what came with the training alone, the whole model, is not sent again
-        told = result.history[-1].download[client] * 4 * 4 * D
-        assert bytes_down <= 1.05 * told + len(sent) * (D / 8 + 3 * 128 + 256), name
+        counted = result.history[-1].download[client] * 4 * 4 * D
+        assert bytes_down <= 1.05 * counted + len(sent) * (D / 8 + 3 * 128 + 256), name
 
 
 def test_a_data_loader_is_read_whole():

@@ -123,14 +123,14 @@ def test_without_a_certificate_of_this_federation_nothing_is_let_in(federation, 
     given = {"certificate": None, "key": None}
     if who == "another authority":
         keys.certificates(tmp_path, ["localhost"])
-        certificate = keys.issued(tmp_path, keys.requested(own / "node.csr"), "a")
+        certificate = keys.issue_certificate(tmp_path, keys.read_request(own / "node.csr"), "a")
         keys.write_certificate(tmp_path / "a.crt", certificate)
         given = {"certificate": tmp_path / "a.crt", "key": own / "node.key"}
     if who == "itself":
         given = {"certificate": self_signed(tmp_path, key_of(own)), "key": own / "node.key"}
     if who == "expired":
         organiser = federation.organiser.folder / "keys"
-        certificate = keys.issued(organiser, keys.requested(own / "node.csr"), "a", days=-1)
+        certificate = keys.issue_certificate(organiser, keys.read_request(own / "node.csr"), "a", days=-1)
         keys.write_certificate(tmp_path / "a.crt", certificate)
         given = {"certificate": tmp_path / "a.crt", "key": own / "node.key"}
     if who == "server":  # a certificate of the same authority, for another use
@@ -138,8 +138,8 @@ def test_without_a_certificate_of_this_federation_nothing_is_let_in(federation, 
         given = {"certificate": organiser / "server.crt", "key": organiser / "server.key"}
     key = key_of(own)
     request = activation(key)
-    told = Caller(federation.port, own / "ca.crt", **given)("/v1/fleet/activate-node", request, **signed(key))
-    assert told in (400, 401)
+    status = Caller(federation.port, own / "ca.crt", **given)("/v1/fleet/activate-node", request, **signed(key))
+    assert status in (400, 401)
     assert Caller(federation.port, own / "ca.crt", **given)("/v1/control/list-runs") in (400, 404)
 
 
@@ -207,8 +207,8 @@ def test_the_organisers_credential_opens_control_on_its_own_machine(federation):
 
 @pytest.mark.parametrize("path", RUNTIME)
 def test_who_is_on_the_organisers_machine_gets_no_task(federation, path):
-    told = inner(federation)(path, RUNTIME[path]())
-    assert told in (401, 403, 422)
+    status = inner(federation)(path, RUNTIME[path]())
+    assert status in (401, 403, 422)
 
 
 def test_flower_listens_on_loopback_only(federation):
@@ -227,9 +227,9 @@ ROOT, PART = hashlib.sha256(b"message").hexdigest(), hashlib.sha256(b"part").hex
 
 
 def pushed(node, **changes):
-    told = {"run_id": RUN, "src_node_id": node, "dst_node_id": 1, "reply_to_message_id": "m", "message_id": ROOT}
+    metadata = {"run_id": RUN, "src_node_id": node, "dst_node_id": 1, "reply_to_message_id": "m", "message_id": ROOT}
     tree = changes.pop("tree", ObjectTree(object_id=ROOT))
-    message = Message(metadata=Metadata(**{**told, **changes}))
+    message = Message(metadata=Metadata(**{**metadata, **changes}))
     return PushMessagesRequest(node=Node(node_id=node), messages_list=[message], message_object_trees=[tree])
 
 
@@ -302,7 +302,7 @@ def test_flowers_own_command_does_nothing_for_a_participant(federation, numbers,
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\n'
         f'root-certificates = "{own / "ca.crt"}"\n'
     )
-    (tmp_path / "k.pub").write_bytes(keys.flower_key(keys.requested(own / "node.csr")))
+    (tmp_path / "k.pub").write_bytes(keys.flower_key(keys.read_request(own / "node.csr")))
     known = {
         "APP": str(federation.organiser.folder / "app"), "KEY": str(tmp_path / "k.pub"), "NODE": str(numbers["b"])
     }  # fmt: skip
@@ -342,7 +342,7 @@ def test_a_name_and_a_key_are_admitted_once(federation, tmp_path):
     with pytest.raises(UsageError, match="key of participant 'a'"):
         federation.organiser.admit("c", a)
     (tmp_path / "bad.csr").write_text("nonsense")
-    with pytest.raises(UsageError, match="holds no request"):
+    with pytest.raises(UsageError, match="holds no certificate request"):
         federation.organiser.admit("c", tmp_path / "bad.csr")
     with pytest.raises(UsageError, match="letters, digits"):
         federation.organiser.admit('c" "d', a)
@@ -372,6 +372,6 @@ def test_whoever_is_removed_is_let_in_no_more(federation, numbers):
         time.sleep(0.2)
     assert federation.organiser.admitted == ["a"]
     assert listens(federation.port)
-    with pytest.raises(RunError, match="makes a new one"):  # Flower takes no key twice
+    with pytest.raises(RunError, match="needs a new one"):  # Flower takes no key twice
         federation.organiser.admit("b", federation.participant("b") / "node.csr")
     assert federation.organiser.admitted == ["a"]

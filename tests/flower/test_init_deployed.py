@@ -25,7 +25,7 @@ def steps(folder, beginning):
     return [["/bin/sh", "-c", f"cd '{folder}' && {command}"] for command in found if command.startswith(beginning)]
 
 
-def told(command):
+def complaint_of(command):
     """Return the complaint of a command that cannot start."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -54,13 +54,13 @@ def test_who_follows_the_pages_has_a_federation_and_an_expired_certificate_is_re
             settings = own / "settings.toml"
             settings.write_text(settings.read_text().replace("port = 9094", f"port = {free_port()}"))
             [start] = steps(own, "sh start.sh")
-            assert "no node.key in" in told(start)
+            assert "no node.key in" in complaint_of(start)
             made = processes.finish("key", *steps(own, "venv/bin/cofair deploy key"), 60)
-            assert "no node.crt in" in told(start)
+            assert "no node.crt in" in complaint_of(start)
             admitted = processes.finish("admit", [shell, dash, admit.replace("PATH/OF/ITS", f"'{own}'")], 60)
             assert re.search(r"Fingerprint of . *: (.{39})", made)[1] in admitted
             (own / "node.crt").write_bytes((organiser / "participants" / f"{name}.crt").read_bytes())
-            assert "data.npz" in told(start)
+            assert "data.npz" in complaint_of(start)
             np.savez(own / "data.npz", x=x[:20], y=y[:20])
             processes.start(own.name, start)
         processes.finish("run", *steps(organiser, "sh flwr.sh run"), 400)
@@ -80,7 +80,9 @@ def test_who_follows_the_pages_has_a_federation_and_an_expired_certificate_is_re
     keys.certificates(organiser / "keys", ["localhost", "127.0.0.1"], days=-1)
     own = participants[0]
     (own / "ca.crt").write_bytes((organiser / "keys" / "ca.crt").read_bytes())
-    keys.write_certificate(own / "node.crt", keys.issued(organiser / "keys", keys.requested(own / "node.csr"), "a"))
+    keys.write_certificate(
+        own / "node.crt", keys.issue_certificate(organiser / "keys", keys.read_request(own / "node.csr"), "a")
+    )
     with Processes(tmp_path, {}) as processes:
         processes.start("expired", *steps(organiser, "sh superlink.sh"))
         until(lambda: listens(port), 60, "the server")

@@ -12,7 +12,7 @@ from cofair.flower.deploy.app import demonstration
 from cofair.flower.deploy.demo import is_over, write_data
 from cofair.flower.deploy.local_federation import LocalFederation
 from cofair.flower.deploy.ports import listens
-from cofair.flower.federation_server import deployed
+from cofair.flower.federation_server import with_deployment_defaults
 from cofair.storage.history import read_history
 from tests.driving import prepare, rounds, with_engine
 from tests.flower.deployed import needs_nginx
@@ -94,7 +94,7 @@ def test_killing_any_process_loses_at_most_the_round_in_flight(tmp_path):
     for stood in run.stood:  # what was there before a kill is there now; its last round may have been in flight
         assert measured[: len(stood) - 1] == stood[:-1]
     assert run.took_part()[absent] == [True, False]
-    prepared = with_those(prepare(deployed(run.chosen)), run.took_part())
+    prepared = with_those(prepare(with_deployment_defaults(run.chosen)), run.took_part())
     simulated = [record for record, _ in rounds(prepared)]
     assert [r.accuracies for r in measured] == [pytest.approx(r.accuracies) for r in simulated]
     assert [r.reputation for r in measured] == [pytest.approx(r.reputation) for r in simulated]
@@ -104,7 +104,9 @@ def refuses_a_key_that_nobody_admitted(federation):
     """A stranger that has even the authority's signature, but whom the organiser does not let in."""
     own = federation.participant("stranger")
     keys.node_key(own)
-    certificate = keys.issued(federation.organiser.folder / "keys", keys.requested(own / "node.csr"), "stranger")
+    certificate = keys.issue_certificate(
+        federation.organiser.folder / "keys", keys.read_request(own / "node.csr"), "stranger"
+    )
     keys.write_certificate(own / "node.crt", certificate)
     (own / "data.npz").write_bytes(b"")
     federation.start_node("stranger")

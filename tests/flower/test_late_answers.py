@@ -39,7 +39,7 @@ class Wire(supernode.FederationClient):
 @pytest.fixture
 def client():
     yield Wire()
-    Wire.asked, Wire.answered = None, True
+    Wire.last_message, Wire.answered = None, True
 
 
 class ANode:
@@ -66,10 +66,10 @@ class ANode:
 
     def push(self, function):
         def send(message, tree, _):
-            told = PushMessagesRequest(
+            request = PushMessagesRequest(
                 node=Node(node_id=5), messages_list=[message_to_proto(message)], message_object_trees=[tree]
             )
-            self.client.PushMessages(told)
+            self.client.PushMessages(request)
             return set(), "session"
 
         function(state=self.state, object_store=self.store, send=send, push_object=lambda *_: None)
@@ -80,17 +80,17 @@ def test_an_answer_to_an_earlier_message_is_dropped_and_the_present_one_arrives(
     late, now = node.asked("late"), node.asked("now")
     node.answered(late)
     threading.Thread(target=lambda: (time.sleep(1.0), node.answered(now)), daemon=True).start()
-    node.push(supernode.answering(start_client_internal._push_messages, Wire))
+    node.push(supernode.push_until_answered(start_client_internal._push_messages, Wire))
     assert client.arrived == [now.metadata.message_id]
 
 
 def test_flower_alone_would_be_an_answer_behind(client):
-    """What is worked around is still there: when this fails, `answering` can go."""
+    """What is worked around is still there: when this fails, `push_until_answered` can go."""
     node = ANode(client)
     late, now = node.asked("late"), node.asked("now")
     node.answered(late)
     node.push(start_client_internal._push_messages)
-    assert client.asked == now.metadata.message_id
+    assert client.last_message == now.metadata.message_id
     assert client.arrived == []
     assert not client.answered  # it goes on to pull, with this one unanswered
 
@@ -99,7 +99,7 @@ def test_flower_alone_would_be_an_answer_behind(client):
 def test_whatever_becomes_of_an_answer_the_next_message_is_pulled(client, monkeypatch, trouble):
     """With Flower's own way of trying again around it, as a node has it."""
     node, invoker = ANode(client), make_simple_http_retry_invoker()
-    message, told = node.asked("one"), client._unary_unary
+    message, call_server = node.asked("one"), client._unary_unary
     answers = {
         "gone for a while": [httpx.ConnectError("gone"), status(502), None],
         "refused": [status(413)],
@@ -110,13 +110,13 @@ def test_whatever_becomes_of_an_answer_the_next_message_is_pulled(client, monkey
         error = answers.pop(0)
         if error is not None:
             raise error
-        return told(**call)
+        return call_server(**call)
 
     monkeypatch.setattr(client, "_unary_unary", troubled)
     push = client.PushMessages
     monkeypatch.setattr(client, "PushMessages", lambda request: invoker.invoke(push, request))
     node.answered(message)
-    node.push(supernode.answering(start_client_internal._push_messages, Wire))  # which comes to its end
+    node.push(supernode.push_until_answered(start_client_internal._push_messages, Wire))  # which comes to its end
     assert client.arrived == ([message.metadata.message_id] if trouble == "gone for a while" else [])
 
 

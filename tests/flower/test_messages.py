@@ -115,9 +115,9 @@ def test_a_message_tells_nothing_of_the_others():
     served(chosen, grid)
     versions = []
     for message, _ in trainings(grid, 1):
-        told = messages.config_of(message)
-        versions.append(told["version"])
-        assert set(told) == {"round", "work", "model", "base", "version", "choices", "memory", "ledger", "classes"}
+        asked = messages.config_of(message)
+        versions.append(asked["version"])
+        assert set(asked) == {"round", "work", "model", "base", "version", "choices", "memory", "ledger", "classes"}
     assert len(set(versions)) == len(versions)
     assert all(len(version) == 16 and int(version, 16) >= 0 for version in versions)
 
@@ -142,11 +142,11 @@ def test_work_arrives_as_it_was_sent():
     ],
 )  # fmt: skip
 def test_work_that_is_none_is_refused(change):
-    told = json.loads(work_text(WORK))
+    asked = json.loads(work_text(WORK))
     with pytest.raises(wire.RefusedError, match="cannot be read here, install the same versions"):
-        read_work(json.dumps(told | change))
+        read_work(json.dumps(asked | change))
     with pytest.raises(wire.RefusedError, match="these are not the fields of a Work"):
-        read_work(json.dumps({name: value for name, value in told.items() if name != "lr"}))
+        read_work(json.dumps({name: value for name, value in asked.items() if name != "lr"}))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", "[" * 100_000, '{"steps": 1}'])

@@ -15,8 +15,8 @@ from flwr.supercore.run import RunNotRunningException
 
 from cofair.errors import UsageError
 from cofair.flower.deploy import keys, supernode
-from cofair.flower.deploy.app import demonstration, hash_of, packed, write_app
-from cofair.flower.deploy.environment import Printable, environment
+from cofair.flower.deploy.app import demonstration, hash_of, pack_app, write_app
+from cofair.flower.deploy.environment import PrintableFilter, environment
 from cofair.flower.deploy.folders import write_folders
 from cofair.flower.deploy.participant import Participant
 
@@ -25,7 +25,7 @@ from cofair.flower.deploy.participant import Participant
 def app(tmp_path_factory):
     folder = tmp_path_factory.mktemp("app") / "app"
     write_app(folder, demonstration(1, None, "fedavg", 0))
-    return packed(folder)
+    return pack_app(folder)
 
 
 class Agreed:
@@ -50,9 +50,9 @@ def client(own, run, fab):
     return Told()
 
 
-def fetch(told):
-    told.GetRun(GetRunRequest(run_id=1))
-    return told.GetFab(GetFabRequest(run_id=1)).fab.content
+def fetch(caller):
+    caller.GetRun(GetRunRequest(run_id=1))
+    return caller.GetFab(GetFabRequest(run_id=1)).fab.content
 
 
 def a_run(app, **changes):
@@ -60,8 +60,8 @@ def a_run(app, **changes):
 
 
 def test_the_app_that_was_agreed_on_is_run(app):
-    told = client(Agreed(hash_of(app)), a_run(app), Fab(hash_str=hash_of(app), content=app))
-    assert fetch(told) == app
+    caller = client(Agreed(hash_of(app)), a_run(app), Fab(hash_str=hash_of(app), content=app))
+    assert fetch(caller) == app
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,9 @@ def folders(tmp_path):
     write_folders(tmp_path / "f", None, ["a", "b"], "localhost", 8443)
     own, authority = tmp_path / "f" / "participant-a", tmp_path / "f" / "organiser" / "keys"
     keys.node_key(own)
-    keys.write_certificate(own / "node.crt", keys.issued(authority, keys.requested(own / "node.csr"), "a"))
+    keys.write_certificate(
+        own / "node.crt", keys.issue_certificate(authority, keys.read_request(own / "node.csr"), "a")
+    )
     return authority, own
 
 
@@ -131,11 +133,11 @@ def test_a_server_cannot_send_calls_elsewhere(folders):
 def test_a_folder_that_was_sent_becomes_its_owners_alone(folders, monkeypatch):
     _, own = folders
     own.chmod(0o775)
-    keys.own_folder(own)
+    keys.restrict_to_owner(own)
     assert own.stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr("os.getuid", lambda: own.stat().st_uid + 1)
     with pytest.raises(UsageError, match="belongs to another user"):
-        keys.own_folder(own)
+        keys.restrict_to_owner(own)
 
 
 def test_loopback_goes_through_no_proxy(tmp_path, monkeypatch):
@@ -152,10 +154,10 @@ def test_loopback_goes_through_no_proxy(tmp_path, monkeypatch):
 
 def test_what_others_say_is_printed_without_control_characters(caplog):
     logger = logging.getLogger("flwr.test-of-printing")
-    logger.addFilter(Printable())
+    logger.addFilter(PrintableFilter())
     logger.warning("Requesting FAB for %s", "\x1b]0;owned\x07\nINFO :  a forged line" + "x" * 10_000)
-    [told] = caplog.messages
-    assert "\x1b" not in told
-    assert "\x07" not in told
-    assert all(line.startswith("    ") for line in told.splitlines()[1:])
-    assert max(map(len, told.splitlines())) < 2100
+    [printed] = caplog.messages
+    assert "\x1b" not in printed
+    assert "\x07" not in printed
+    assert all(line.startswith("    ") for line in printed.splitlines()[1:])
+    assert max(map(len, printed.splitlines())) < 2100

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from cofair.cli import report_output
+from cofair.cli import report_command
 from cofair.cli.main import main
 from tests.report.folders import NASTY, write_comparison, write_folder
 from tests.report.made import made_run
@@ -75,7 +75,7 @@ def test_compare_and_run_end_with_the_path_of_their_report(tmp_path, cofair):
 
 
 def test_without_plotly_one_line_says_how_to_get_it(tmp_path, cofair, monkeypatch):
-    monkeypatch.setattr(report_output, "find_spec", lambda name: None)
+    monkeypatch.setattr(report_command, "find_spec", lambda name: None)
     code, printed, error = cofair("compare", "--methods", "cgsv", *QUICK, "--out", tmp_path / "out")
     assert (code, error) == (0, "")
     assert printed.splitlines()[-1] == "The report needs plotly: pip install 'cofair[report]'."

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
+import cofair.cli.comparison_output
 import cofair.cli.main
-import cofair.cli.report_output
-import cofair.cli.table_output
+import cofair.cli.report_command
 import cofair.runs.run
 import cofair.tracking.base  # what the command would import when it is called
 from cofair.data import datasets
@@ -48,7 +48,7 @@ datasets.load("digits")  # the processes that are forked have it
 def command(arguments: list[str], log: Path) -> None:
     """Be `cofair` with these arguments, without the report at the end, which is no part of a run."""
     torch.set_num_threads(1)
-    cofair.cli.report_output.after_run = lambda folders, path: ""
+    cofair.cli.report_command.after_run = lambda folders, path: ""
     sys.argv = ["cofair", *arguments]
     with log.open("a") as file, redirect_stdout(file), redirect_stderr(file):
         cofair.cli.main.main()

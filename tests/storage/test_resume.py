@@ -153,11 +153,11 @@ def test_seconds_go_on_and_the_folder_says_that_it_was_resumed(tmp_path):
 
 
 def test_the_head_that_is_told_is_one_that_no_resumption_takes_back(tmp_path, monkeypatch):
-    told, keep = {}, FolderJournal.keep
-    monkeypatch.setattr(FolderJournal, "keep", lambda self, at: (keep(self, at), told.update({at.round: self.head})))
+    heads, keep = {}, FolderJournal.keep
+    monkeypatch.setattr(FolderJournal, "keep", lambda self, at: (keep(self, at), heads.update({at.round: self.head})))
     carried_out(experiment_of("fedavg"), tmp_path)  # tested in rounds 2 and 4 to 14, checkpoints every 3
     rounds = {entry["hash"]: entry["round"] for entry in verified_entries(tmp_path / "ledger.jsonl")}
-    assert [rounds[told[t]] for t in range(1, 15)] == [0, 0, 2, 2, 2, 6, 6, 6, 9, 9, 9, 12, 12, 12]
+    assert [rounds[heads[t]] for t in range(1, 15)] == [0, 0, 2, 2, 2, 6, 6, 6, 9, 9, 9, 12, 12, 12]
 
 
 def test_contributions_are_measured_once(tmp_path, monkeypatch):

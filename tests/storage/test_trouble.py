@@ -36,16 +36,16 @@ def test_a_second_writer_is_refused_and_a_dead_one_is_not_waited_for(tmp_path):
             pass
         with pytest.raises(RunError, match="Another run"):
             carried_out(experiment_of("fedavg"), tmp_path)
-    heard, told = os.pipe()
+    heard, signalled = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             with locked(tmp_path):
-                os.write(told, b"!")
+                os.write(signalled, b"!")
                 signal.pause()
         finally:
             os._exit(1)  # whatever happens, there must not be two pytests
-    os.close(told)
+    os.close(signalled)
     try:
         assert os.read(heard, 1) == b"!"
         with pytest.raises(RunError, match="Another run"), locked(tmp_path):

@@ -1,5 +1,6 @@
 """Trackers hear what the history holds; their own readers read it back."""
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -8,12 +9,15 @@ import pytest
 
 from cofair.cli import main
 from cofair.config.experiment import Experiment
+from cofair.config.job import Job
 from cofair.errors import RunError, UsageError
-from cofair.results.record import Record, together
+from cofair.results.listener import Listeners
+from cofair.results.record import Record
 from cofair.runs.compare import compare
 from cofair.storage.history import read_history
-from cofair.tracking import trackers
+from cofair.tracking import TRACKERS
 from cofair.tracking.base import Tracking, numbers, tracked
+from cofair.tracking.mlflow import _local_store
 
 SMALL = Experiment.from_dict(
     {
@@ -29,6 +33,10 @@ SMALL = Experiment.from_dict(
 def record(t: int = 1, clients: int = 3, *, last: bool = False, fairness: float | None = 50.0) -> Record:
     got = [0.1 * (i + 1) for i in range(clients)]
     return Record(t, fairness, got, None, [0.5] * clients, [1.0] * clients, 0.1, last)
+
+
+def job(method: str = "cgsv", seed: int = 0) -> Job:
+    return Job(SMALL.with_method(method).with_run(seed=seed))
 
 
 class Heard:
@@ -63,7 +71,7 @@ def test_tensorboard_reads_back_the_numbers_and_settings_of_the_history(tmp_path
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-    with tracked(["tensorboard"], tmp_path, SMALL) as listener:
+    with tracked(["tensorboard"], tmp_path) as listener:
         compare(SMALL, ["standalone", "cgsv"], 1, tmp_path, listener=listener)
     history = read_history(tmp_path / "cgsv-seed0" / "history.jsonl")
     read = scalars(tmp_path / "tensorboard" / "cgsv-seed0")
@@ -87,16 +95,16 @@ def test_tensorboard_reads_back_the_numbers_and_settings_of_the_history(tmp_path
 
 def test_a_second_run_in_the_same_folder_takes_the_place_of_the_first(tmp_path):
     for fairness in (10.0, 20.0):
-        with tracked(["tensorboard"], tmp_path, SMALL) as listener:
-            listener("cgsv", 0, record(last=True, fairness=fairness))
+        with tracked(["tensorboard"], tmp_path) as listener:
+            listener.tested(job("cgsv", 0), record(last=True, fairness=fairness))
     assert scalars(tmp_path / "tensorboard" / "cgsv-seed0")["fairness"] == [(1, 20.0)]
 
 
 def test_without_a_folder_every_call_has_its_own_in_tracking(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        with tracked(["tensorboard"], None, SMALL) as listener:
-            listener("cgsv", 0, record(last=True))
+        with tracked(["tensorboard"]) as listener:
+            listener.tested(job("cgsv", 0), record(last=True))
     assert len(list((tmp_path / "tracking" / "tensorboard").glob("*/cgsv-seed0/events*"))) == 2
 
 
@@ -109,13 +117,13 @@ def local_mlflow(monkeypatch):
 
 
 def mlflow_runs(mlflow, folder):
-    client = mlflow.MlflowClient(tracking_uri=trackers._local_store(folder)[0])
+    client = mlflow.MlflowClient(tracking_uri=_local_store(folder)[0])
     found = client.search_runs([client.get_experiment_by_name("cofair").experiment_id])
     return client, {run.info.run_name: run for run in found}
 
 
 def test_mlflow_reads_back_the_numbers_and_settings_of_the_history(tmp_path, local_mlflow):
-    with tracked(["mlflow"], tmp_path, SMALL) as listener:
+    with tracked(["mlflow"], tmp_path) as listener:
         compare(SMALL, ["cgsv"], 2, tmp_path, listener=listener)
     client, runs = mlflow_runs(local_mlflow, tmp_path / "mlflow")
     assert set(runs) == {"cgsv-seed0", "cgsv-seed1"}
@@ -132,9 +140,9 @@ def test_mlflow_reads_back_the_numbers_and_settings_of_the_history(tmp_path, loc
 @pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, "KILLED"), (RunError, "FAILED")])
 def test_an_interrupted_run_is_told_from_a_finished_one(tmp_path, local_mlflow, error, status):
     def train():
-        with tracked(["mlflow"], tmp_path, SMALL) as listener:
-            listener("cgsv", 0, record(last=True))
-            listener("cgsv", 1, record())
+        with tracked(["mlflow"], tmp_path) as listener:
+            listener.tested(job("cgsv", 0), record(last=True))
+            listener.tested(job("cgsv", 1), record())
             raise error
 
     with pytest.raises(error):
@@ -148,7 +156,7 @@ def test_a_server_that_does_not_answer_is_told_before_anything_is_trained(tmp_pa
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with (
         pytest.raises(RunError, match=r"Cannot track with mlflow at http://127\.0\.0\.1:9"),
-        tracked(["mlflow"], tmp_path, SMALL),
+        tracked(["mlflow"], tmp_path),
     ):
         pytest.fail("nothing may be trained")
 
@@ -156,21 +164,21 @@ def test_a_server_that_does_not_answer_is_told_before_anything_is_trained(tmp_pa
 @pytest.mark.parametrize(("kind", "package"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow")])
 def test_a_missing_package_is_one_sentence_with_the_command(tmp_path, monkeypatch, kind, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UsageError, match=r"pip install 'cofair\[track\]'"), tracked([kind], tmp_path, SMALL):
+    with pytest.raises(UsageError, match=r"pip install 'cofair\[track\]'"), tracked([kind], tmp_path):
         pass
 
 
 def test_an_unknown_tracker_is_a_sentence(tmp_path):
-    with pytest.raises(UsageError, match="did you mean 'mlflow'"), tracked(["mlfow"], tmp_path, SMALL):
+    with pytest.raises(UsageError, match="did you mean 'mlflow'"), tracked(["mlfow"], tmp_path):
         pass
     assert not list(tmp_path.iterdir())
 
 
 def test_a_tracker_that_fails_does_not_stop_the_others_nor_the_training():
     good, bad = Heard("good"), Heard("bad", fails_at=2)
-    tracking = Tracking([bad, good], SMALL)
+    tracking, own = Tracking([bad, good]), job()
     for t in (1, 2, 3):
-        tracking("cgsv", 0, record(t, last=t == 3))
+        tracking.tested(own, record(t, last=t == 3))
     assert [t for t, _ in good.logged] == [1, 2, 3]
     assert good.ended == ["finished"]
     assert [t for t, _ in bad.logged] == [1]
@@ -179,10 +187,10 @@ def test_a_tracker_that_fails_does_not_stop_the_others_nor_the_training():
 
 def test_runs_in_lockstep_are_kept_apart_and_have_their_own_settings():
     heard = Heard()
-    tracking = Tracking([heard], SMALL)
+    tracking, jobs = Tracking([heard]), [job("cgsv", 0), job("fedavg", 0), job("cgsv", 1)]
     for t in (1, 2):
-        for method, seed in (("cgsv", 0), ("fedavg", 0), ("cgsv", 1)):
-            tracking(method, seed, record(t, last=t == 2))
+        for own in jobs:
+            tracking.tested(own, record(t, last=t == 2))
     assert [name for name, _ in heard.begun] == ["cgsv-seed0", "fedavg-seed0", "cgsv-seed1"]
     settings = [own for _, own in heard.begun]
     assert [own["run.seed"] for own in settings] == [0, 0, 1]
@@ -191,10 +199,27 @@ def test_runs_in_lockstep_are_kept_apart_and_have_their_own_settings():
     assert heard.ended == ["finished"] * 3
 
 
-def test_settings_of_ones_own_are_logged_as_they_are():
+def test_settings_of_ones_own_are_logged_as_well():
     heard = Heard()
-    Tracking([heard], {"lr": 0.1})("cgsv", 4, record())
-    assert heard.begun == [("cgsv-seed4", {"method.name": "cgsv", "run.seed": 4, "lr": 0.1})]
+    Tracking([heard], {"data": "ours"}).tested(job("cgsv", 4), record())
+    ((name, settings),) = heard.begun
+    assert name == "cgsv-seed4"
+    assert (settings["method.name"], settings["run.seed"], settings["data"]) == ("cgsv", 4, "ours")
+
+
+def test_a_run_that_fails_is_ended_and_others_continue():
+    heard = Heard()
+    tracking, first, second = Tracking([heard]), job("cgsv", 0), job("cgsv", 1)
+    tracking.tested(first, record())
+    tracking.failed(first, "It diverged.")
+    tracking.failed(second, "It never began.")
+    assert heard.ended == ["failed"]
+
+
+def test_every_registered_tracker_is_there():
+    for name, place in TRACKERS.items():
+        module, _, kind = place.partition(":")
+        assert getattr(importlib.import_module(module), kind).name == name
 
 
 def test_what_is_logged_of_a_round():
@@ -207,10 +232,11 @@ def test_what_is_logged_of_a_round():
 
 
 def test_listeners_combine():
-    heard = []
-    listen = together(lambda *what: heard.append(("a", *what)), lambda *what: heard.append(("b", *what)))
-    listen("cgsv", 0, None)
-    assert heard == [("a", "cgsv", 0, None), ("b", "cgsv", 0, None)]
+    heard, own = [], record()
+    tracker = Heard()
+    Listeners(lambda *what: heard.append(what), Tracking([tracker])).tested(job(), own)
+    assert heard == [("cgsv", 0, own)]
+    assert [t for t, _ in tracker.logged] == [1]
 
 
 def test_the_command_says_how_one_looks_at_the_logs(tmp_path, monkeypatch, capsys):

@@ -1,7 +1,9 @@
 """Where commands print, and what fits there."""
 
+import json
+import math
 from collections.abc import Callable, Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich import box
 from rich.console import Console
@@ -57,3 +59,16 @@ def narrowest(console: Console, table: Table) -> int:
     for column in wrapping:
         column.max_width = None
     return width
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document; numbers that JSON does not have are null."""
+    print(json.dumps(_finite(value), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,7 +14,7 @@ import typer
 from cofair.errors import RunError, UsageError
 
 if TYPE_CHECKING:
-    from cofair.flower.deploy.demo import Deployed
+    from cofair.flower.deploy.demo import DemoResult
 
 REPORT = Path("deploy-demo.html")
 OrganisersFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The organiser's folder.")]
@@ -38,7 +38,7 @@ def demo(
 ) -> None:
     """Run a real federation on this machine, set up and guarded as between machines, beside its simulation."""
     _need_flower()
-    from cofair.cli import report_output
+    from cofair.cli import report_command
     from cofair.flower.deploy import proxy
     from cofair.flower.deploy.app import demonstration
     from cofair.flower.deploy.demo import TOLERANCE, demonstrate
@@ -57,14 +57,14 @@ def demo(
         finally:
             if out is not None:
                 _keep(folder, out)
-        report = report_output.after_run([folder / "run"], REPORT if out is None else out / "report.html")
+        report = report_command.after_run([folder / "run"], REPORT if out is None else out / "report.html")
     _print(deployed)
     print(report if out is None else f"Written: {out}\n{report}")
     if deployed.difference > TOLERANCE:
         raise RunError(f"Federation and simulation differ by {deployed.difference:g}.")
 
 
-def _print(deployed: "Deployed") -> None:
+def _print(deployed: "DemoResult") -> None:
     from cofair.cli.console import new_table, output, print_table
 
     simulated, last, before = deployed.simulated, deployed.history[-1], deployed.simulated.history[-1]
@@ -107,11 +107,11 @@ def asks(
     """Say what an experiment asks of a participant beside its update."""
     _need_flower()
     from cofair.config.experiment import Experiment
-    from cofair.flower.ask_texts import EXPLAINED
+    from cofair.flower.ask_texts import ASK_TEXTS
     from cofair.flower.asks import asked_by
 
     for name in asked_by(Experiment.from_file(experiment)):
-        print(f"{name}: {EXPLAINED[name]}")
+        print(f"{name}: {ASK_TEXTS[name]}")
 
 
 @app.command()
@@ -127,7 +127,7 @@ def key(
     with keys.private():
         keys.node_key(folder)
     print(f"Written: {folder / 'node.key'} (keep it) and {folder / 'node.csr'} (send it to the organiser).")
-    print(f"Fingerprint of {name}: {keys.fingerprint(keys.requested(folder / 'node.csr'))}")
+    print(f"Fingerprint of {name}: {keys.fingerprint(keys.read_request(folder / 'node.csr'))}")
 
 
 @app.command()

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from cofair.tracking import TRACKERS
+
+_TRACKERS = " or ".join(", ".join(TRACKERS).rsplit(", ", 1))
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Change one setting; repeatable.")
 ]
@@ -19,6 +22,7 @@ Load = Annotated[
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option("--track", metavar="TRACKER", help="Log every tested round to tensorboard or mlflow; repeatable."),
+    typer.Option("--track", metavar="TRACKER", help=f"Log every tested round to {_TRACKERS}; repeatable."),
 ]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
+Workers = Annotated[int, typer.Option(min=1, help="Processes that share the work.")]

@@ -4,15 +4,17 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from rich import progress as rich_progress
 from rich.console import Console
 
 from cofair.config.job import Job
-from cofair.results import listener as listeners
-from cofair.results.record import Listener, Record
-from cofair.tracking.base import Tracking
+from cofair.results.listener import Listener, Listeners
+from cofair.results.record import Record
+from cofair.results.result import Outcome
+from cofair.tracking.base import Tracking, tracked
 
 Item = TypeVar("Item")
 WIDE = 120  # columns from which there is room for a bar
@@ -20,37 +22,51 @@ PAUSE = 30.0  # seconds at least between two lines of a sweep in a log
 
 
 @contextmanager
-def run_progress(rounds: int, runs: int = 1) -> Iterator[Listener]:
-    """Show the run that goes on, and how many of several are done; yields what has to hear of every round."""
+def run_progress(runs: int = 1) -> Iterator[Listener]:
+    """Show the run that is training, and how many of several are done."""
     console = Console(stderr=True)
     bars = rich_progress.Progress(
         *_columns(console.width), console=console, transient=True, disable=not console.is_terminal
     )
-    done = 0
     with bars:
-        overall = bars.add_task("all runs", total=runs, status=f"0 of {runs} done", visible=runs > 1)
-        current = bars.add_task("preparing", total=None, status="")
-        showing: tuple[str, int] | None = None
-
-        def listen(method: str, seed: int, record: Record | None) -> None:
-            nonlocal showing, done
-            if (method, seed) != showing:
-                showing = (method, seed)
-                total = None if record is None else rounds
-                bars.reset(current, total=total, description=f"{method}, seed {seed}", status="")
-            if record is None:
-                return
-            fairness = "–" if record.fairness is None else f"{record.fairness:.1f}"
-            status = f"round {record.round}/{rounds}  γ {fairness}  best {100 * max(record.accuracies):.1f} %"
-            bars.update(current, completed=record.round, status=status)
-            if record.last:
-                done += 1
-                bars.update(overall, completed=done, status=f"{done} of {runs} done")
-
-        yield listen
+        yield _RunProgress(runs, bars, console)
 
 
-class NotesOnce(listeners.Listener):
+class _RunProgress(Listener):
+    def __init__(self, runs: int, bars: rich_progress.Progress, console: Console) -> None:
+        self._runs, self._bars, self._console, self._done = runs, bars, console, 0
+        self._overall = bars.add_task("all runs", total=runs, status=f"0 of {runs} done", visible=runs > 1)
+        self._current = bars.add_task("preparing", total=None, status="")
+        self._shown = ""
+
+    def preparing(self, job: Job) -> None:
+        self._show(f"contributions, seed {job.experiment.run.seed}", None)
+
+    def tested(self, job: Job, record: Record) -> None:
+        own, rounds = job.experiment, job.experiment.training.rounds
+        self._show(f"{own.method.name}, seed {own.run.seed}", rounds)
+        fairness = "–" if record.fairness is None else f"{record.fairness:.1f}"
+        status = f"round {record.round}/{rounds}  γ {fairness}  best {100 * max(record.accuracies):.1f} %"
+        self._bars.update(self._current, completed=record.round, status=status)
+
+    def finished(self, job: Job, outcome: Outcome) -> None:
+        self._count()
+
+    def failed(self, job: Job, reason: str) -> None:
+        _print_failure(self._console, job, reason)
+        self._count()
+
+    def _show(self, description: str, total: int | None) -> None:
+        if description != self._shown:
+            self._shown = description
+            self._bars.reset(self._current, total=total, description=description, status="")
+
+    def _count(self) -> None:
+        self._done += 1
+        self._bars.update(self._overall, completed=self._done, status=f"{self._done} of {self._runs} done")
+
+
+class NotesOnce(Listener):
     """Prints a method's notes, those of its first run."""
 
     def __init__(self) -> None:
@@ -66,7 +82,7 @@ class NotesOnce(listeners.Listener):
 
 
 @contextmanager
-def sweep_progress(runs: int) -> Iterator[listeners.Listener]:
+def sweep_progress(runs: int) -> Iterator[Listener]:
     """Show how many runs of a sweep are done, in a log by a line now and then; failures are printed as they come."""
     console = Console(stderr=True)
     bars = rich_progress.Progress(
@@ -76,18 +92,21 @@ def sweep_progress(runs: int) -> Iterator[listeners.Listener]:
         yield _SweepProgress(runs, bars, console)
 
 
-class _SweepProgress(listeners.Listener):
+class _SweepProgress(Listener):
     def __init__(self, runs: int, bars: rich_progress.Progress, console: Console) -> None:
         self._runs, self._bars, self._console = runs, bars, console
         self._done, self._said = 0, time.monotonic()
         self._task = bars.add_task("sweep", total=runs, status=f"0 of {runs} runs")
 
     def tested(self, job: Job, record: Record) -> None:
-        self._done += record.last
         self._show(f", round {record.round} of {job.experiment.training.rounds}")
 
+    def finished(self, job: Job, outcome: Outcome) -> None:
+        self._done += 1
+        self._show("")
+
     def failed(self, job: Job, reason: str) -> None:
-        self._console.print(f"{job.name}: {reason}", markup=False, highlight=False, soft_wrap=True)
+        _print_failure(self._console, job, reason)
         self._done += 1
         self._show("")
 
@@ -99,14 +118,32 @@ class _SweepProgress(listeners.Listener):
             print(status, file=sys.stderr, flush=True)
 
 
+def _print_failure(console: Console, job: Job, reason: str) -> None:
+    console.print(f"{job.name}: {reason}", markup=False, highlight=False, soft_wrap=True)
+
+
 def counted(items: Sequence[Item], what: str) -> Iterable[Item]:
     """Return items one by one, and show how many are done."""
     console = Console(stderr=True)
     return rich_progress.track(items, what, console=console, transient=True, disable=not console.is_terminal)
 
 
-def tell_tracking(tracking: Tracking, *, as_json: bool) -> None:
-    """Say how one looks at what was logged, and which tracker gave up."""
+@contextmanager
+def watched(
+    track: Sequence[str] | None, folder: Path | None, runs: int = 1, *, together: bool = False
+) -> Iterator[tuple[Listener, Tracking]]:
+    """Show progress, print notes and log to trackers; yields what listens to runs, and the trackers' part of it.
+
+    Runs that train `together` are shown as so many of all, others one by one.
+    """
+    progress = sweep_progress if together else run_progress
+    name_of = (lambda job: job.name) if together else None  # runs of a sweep differ in more than method and seed
+    with progress(runs) as shown, tracked(track or (), folder, name_of=name_of) as tracking:
+        yield Listeners(shown, tracking, NotesOnce()), tracking
+
+
+def print_tracking(tracking: Tracking, *, as_json: bool) -> None:
+    """Say how to look at what was logged, and which tracker gave up."""
     for trouble in tracking.troubles:
         print(trouble, file=sys.stderr)
     for tracker in tracking.trackers:

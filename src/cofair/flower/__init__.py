@@ -11,7 +11,7 @@ __all__ = ["client_app", "files", "serve", "server_app"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import one side only: a participant's process starts anew for every message."""
+    """Import only one side: a participant's process starts again for every message."""
     if name == "client_app":
         from cofair.flower.client import client_app
 

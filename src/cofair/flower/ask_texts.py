@@ -1,6 +1,6 @@
-"""The names of what may be asked of a participant beside its update, and what they mean."""
+"""The names of what a participant may be asked for besides its update, and what they mean."""
 
-EXPLAINED = {
+ASK_TEXTS = {
     "size": "how many samples it has",
     "class_counts": "how many samples of each class it has",
     "loss_before": "the mean loss of the model that it received on its samples, before it trains",

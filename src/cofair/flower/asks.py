@@ -1,7 +1,7 @@
-"""What an experiment asks of a participant beside its update: seen before joining, and refusable.
+"""What an experiment asks of a participant besides its update: known before joining, and refusable.
 
-The list is found by watching the method at work on a toy federation, so that it is true for methods of one's own as
-well. What is not on it can never be sent: a client refuses what its own settings do not allow.
+The list is found by watching the method at work on a toy federation, so that it also holds for users' own methods.
+Anything not on it can never be sent: a client refuses what its own settings do not allow.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from cofair.data.federation import Federation
 from cofair.engine.problem import Engine
 from cofair.engine.protocol import ClientStates, Rewards, Uploads
 from cofair.errors import UsageError
-from cofair.flower.ask_texts import EXPLAINED
+from cofair.flower.ask_texts import ASK_TEXTS
 from cofair.models import build
 from cofair.runs.run import drive, prepare
 from cofair.runs.setup import Parts
@@ -23,7 +23,7 @@ ROUNDS_WATCHED = 3
 
 
 @dataclass
-class _Watched:
+class _WatchingEngine:
     """An engine that notes which statistics it is asked for."""
 
     engine: Engine
@@ -35,10 +35,11 @@ class _Watched:
 
 
 def asked_by(experiment: Experiment) -> tuple[str, ...]:
-    """Return what an experiment asks of every participant beside its update, names as in `EXPLAINED`."""
+    """Return what an experiment asks of every participant besides its update, by the names of `ASK_TEXTS`."""
     if experiment.contribution.measure == "divergence":
         raise UsageError(
-            "contribution.measure = 'divergence' reads the clients' samples, which never leave them: choose another."
+            "contribution.measure = 'divergence' reads the clients' samples, which never leave them: choose another "
+            "measure."
         )
     toy = Experiment(
         training=TrainingSettings(rounds=ROUNDS_WATCHED, steps=1, batch_size=4), method=experiment.method
@@ -53,11 +54,11 @@ def asked_by(experiment: Experiment) -> tuple[str, ...]:
         return counts()
 
     run.server.class_counts = noted
-    run.setup = replace(run.setup, engine=_Watched(run.setup.engine, seen))
+    run.setup = replace(run.setup, engine=_WatchingEngine(run.setup.engine, seen))
     drive(run)
     if experiment.contribution.measure in ("diversity", "entropy"):
         seen.add("class_counts")
-    return tuple(name for name in EXPLAINED if name in seen)
+    return tuple(name for name in ASK_TEXTS if name in seen)
 
 
 _BROUGHT = torch.tensor([0.5, 0.6, 0.9], dtype=torch.float64)

@@ -1,7 +1,7 @@
 """The participant's side: a ClientApp around a model and data that stay where they are.
 
-A participant keeps the last model that it received, so that only what changed has to travel. After a restart it has
-lost that, says so, and is sent the model whole once.
+A participant keeps the last model that it received, so that only changes have to be sent. After a restart it has lost
+that model, says so, and is sent the whole model once.
 """
 
 import logging
@@ -25,7 +25,7 @@ from cofair.engine.problem import first_line
 from cofair.engine.protocol import ClientStates, Rewards
 from cofair.errors import UsageError, nearest
 from cofair.flower import messages, participant_memory, wire
-from cofair.flower.ask_texts import EXPLAINED
+from cofair.flower.ask_texts import ASK_TEXTS
 from cofair.flower.flower_settings import experiment_of
 from cofair.flower.local_training import Local, read_work
 from cofair.flower.wire import RefusedError
@@ -41,9 +41,9 @@ def client_app(
 ) -> ClientApp:  # fmt: skip
     """Return a ClientApp that trains `model` on what `data(context)` returns: inputs and labels, or a data loader.
 
-    Without data, or where it returns None, the client is one of the experiment's own federation, the one with its
-    `partition-id`: for trials on data that everybody has. `allow` names what may be told beside updates (all, unless
-    the node's setting `allow` says otherwise); an experiment that asks for more is refused.
+    Without data, or if it returns None, the client is the one of the experiment's own federation with this node's
+    `partition-id`: for trials on data that everybody has. `allow` names what may be sent besides updates (anything,
+    unless the node's setting `allow` says otherwise); an experiment that asks for more is refused.
     """
     participant = Participant(experiment, model, data, loss, allow)
     app = ClientApp()
@@ -64,12 +64,12 @@ class Participant:
     _ready: dict[tuple[Any, ...], Local] = field(default_factory=dict)
 
     def join(self, message: Message, context: Context) -> Message:
-        """Say who this is and what was asked, or refuse."""
-        return _answered(message, lambda: self._join(message, context))
+        """Send this participant's name and what was asked for, or refuse."""
+        return _reply(message, lambda: self._join(message, context))
 
     def train(self, message: Message, context: Context) -> Message:
-        """Train on the reward that came and return the update."""
-        return _answered(message, lambda: self._train(message, context))
+        """Train on the reward in a message and return the update."""
+        return _reply(message, lambda: self._train(message, context))
 
     def _join(self, message: Message, context: Context) -> RecordDict:
         asked = messages.config_of(message)
@@ -77,12 +77,12 @@ class Participant:
         self._check_allowed(asked["asks"], context)
         x, y = self._samples(context)
         name, classes = _name(context), asked["classes"] or None
-        told: dict[str, messages.Plain] = {"status": "ok", "name": name, "size": len(x), "model": ""}
+        answer: dict[str, messages.Plain] = {"status": "ok", "name": name, "size": len(x), "model": ""}
         if len(x):
-            told["model"] = self._local(context, (x, y), classes).model
+            answer["model"] = self._local(context, (x, y), classes).model
         if "class_counts" in asked["asks"] and classes is not None:
-            told["class_counts"] = torch.bincount(torch.as_tensor(y), minlength=classes).tolist()
-        return messages.content(told)
+            answer["class_counts"] = torch.bincount(torch.as_tensor(y), minlength=classes).tolist()
+        return messages.content(answer)
 
     def _train(self, message: Message, context: Context) -> RecordDict:
         asked = messages.config_of(message)
@@ -91,7 +91,7 @@ class Participant:
         if asked["ledger"]:
             LOG.info("Round %d: the ledger's head is %s.", t, asked["ledger"])
         agreed = experiment_of(self.experiment).training.batch_size
-        if work.batch_size < agreed:  # of a batch of one, an update can be the sample itself
+        if work.batch_size < agreed:  # an update from a batch of one can reveal the sample itself
             raise RefusedError(f"batches of {work.batch_size} are asked for, where {agreed} were agreed on")
         local = self._local(context, None, asked["classes"] or None)
         if asked["model"] != local.model:
@@ -102,7 +102,7 @@ class Participant:
         )
         if base is None:
             return messages.content({"status": "lost"})
-        rewards, scope, row = _received(message, asked, local, base, work)
+        rewards, scope, row = _read_reward(message, asked, local, base, work)
         remembered = participant_memory.optimiser(context, local.problem.device)
         uploads, states = local.train(rewards, ClientStates() if asked["memory"] == "none" else remembered, t)
         update = uploads.updates[0]
@@ -125,7 +125,7 @@ class Participant:
 
     def _local(self, context: Context, data: Arrays | None, classes: int | None) -> Local:
         key = (_name(context), context.node_id, classes)
-        if key not in self._ready:  # a process of its own for each message, or one for all of them
+        if key not in self._ready:  # Flower may use one process per message, or one for all of them
             own, experiment = data or self._samples(context), experiment_of(self.experiment)
             self._ready[key] = Local.of(experiment, _name(context), own, classes, self._model(context), self.loss)
         return self._ready[key]
@@ -133,13 +133,13 @@ class Participant:
     def _model(self, context: Context) -> Model | None:
         if self.model is not None or (self.data is not None and self.data(context) is not None):
             return self.model
-        return _whole(experiment_of(self.experiment)).problem.layout.prototype
+        return _shared_setup(experiment_of(self.experiment)).problem.layout.prototype
 
     def _samples(self, context: Context) -> Arrays:
         own = None if self.data is None else self.data(context)
         if own is not None:
-            return _joined(own)
-        federation = _whole(experiment_of(self.experiment)).problem.federation
+            return _as_arrays(own)
+        federation = _shared_setup(experiment_of(self.experiment)).problem.federation
         name = _name(context)
         if name not in federation.names:
             raise UsageError(f"The experiment has no client {name!r}: {nearest(name, federation.names)}")
@@ -148,18 +148,18 @@ class Participant:
 
     def _check_allowed(self, asked: Collection[str], context: Context) -> None:
         own = context.node_config.get("allow")
-        allowed = EXPLAINED if self.allow is None else self.allow
+        allowed = ASK_TEXTS if self.allow is None else self.allow
         if own is not None:
             allowed = str(own).replace(",", " ").split()
-            if unknown := [name for name in allowed if name not in EXPLAINED]:
-                raise UsageError(f"allow names {unknown[0]!r}: {nearest(unknown[0], EXPLAINED)}")
+            if unknown := [name for name in allowed if name not in ASK_TEXTS]:
+                raise UsageError(f"allow names {unknown[0]!r}: {nearest(unknown[0], ASK_TEXTS)}")
         for name in asked:
             if name not in allowed:
                 raise RefusedError(f"this participant does not allow {name!r}")
 
 
-def _answered(message: Message, answer: Callable[[], RecordDict]) -> Message:
-    """Reply; of an error only that there was one is told, since its text could hold data or file names."""
+def _reply(message: Message, answer: Callable[[], RecordDict]) -> Message:
+    """Reply; an error is reported without its text, which could contain data or file names."""
     try:
         reply = answer()
     except RefusedError as refusal:
@@ -171,10 +171,10 @@ def _answered(message: Message, answer: Callable[[], RecordDict]) -> Message:
     return Message(reply, reply_to=message)
 
 
-def _received(
+def _read_reward(
     message: Message, asked: dict[str, Any], local: Local, base: Tensor, work: Any
 ) -> tuple[Rewards, Tensor | None, Tensor]:
-    """Return the reward of a message as that of a federation of one, what it may hold, and the row now held."""
+    """Return the reward of a message as for a federation of one, the entries it may hold, and the row now held."""
     device, choices = local.problem.device, asked["choices"]
     K = 0 if local.problem.neurons is None else local.problem.neurons.count
     allowed = wire.expected(base.numel(), base)
@@ -197,18 +197,18 @@ def _received(
 def _name(context: Context) -> str:
     name = context.node_config.get("name", context.node_config.get("partition-id"))
     if name is None:
-        raise UsageError("A participant needs a name: --node-config 'name=\"…\"'.")
+        raise UsageError("A participant needs a name: give it one with --node-config 'name=\"…\"'.")
     return str(name)
 
 
-def _joined(data: Any) -> Arrays:
-    """Return inputs and labels: those of a pair, or of all batches of a data loader."""
+def _as_arrays(data: Any) -> Arrays:
+    """Return inputs and labels from a pair, or from all batches of a data loader."""
     batches = [data] if isinstance(data, tuple) else list(data)
     x, y = ([torch.as_tensor(part) for part in parts] for parts in zip(*batches, strict=True))
     return torch.cat(x), torch.cat(y)
 
 
 @lru_cache(maxsize=1)
-def _whole(experiment: Experiment) -> Setup:
-    """Return the whole federation of an experiment whose data everybody has."""
+def _shared_setup(experiment: Experiment) -> Setup:
+    """Return the set-up of an experiment's whole federation, whose data everybody has."""
     return set_up(experiment, methods=[])

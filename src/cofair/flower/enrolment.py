@@ -1,4 +1,4 @@
-"""Who takes part: every node is told what is asked of it, and says who it is or refuses."""
+"""Who takes part: every node learns what it would be asked for, and says who it is or refuses."""
 
 import logging
 import time
@@ -24,7 +24,7 @@ LOG = logging.getLogger("flwr.cofair")
 
 @dataclass(frozen=True)
 class Question:
-    """What every node is told before it joins, and the model that it must have."""
+    """What every node is sent before it joins, and the model that it must have."""
 
     method: str
     asks: tuple[str, ...]
@@ -33,14 +33,16 @@ class Question:
 
     def to(self, node: NodeInfo, seconds: float) -> Message:
         """Return the message to a node; after so many seconds nobody would read an answer."""
-        told: dict[str, messages.Plain] = {"method": self.method, "asks": list(self.asks), "classes": self.classes or 0}
-        return Message(messages.content(told), node.node_id, "query", ttl=seconds)
+        config: dict[str, messages.Plain] = {
+            "method": self.method, "asks": list(self.asks), "classes": self.classes or 0
+        }  # fmt: skip
+        return Message(messages.content(config), node.node_id, "query", ttl=seconds)
 
 
 def gather(grid: Grid, question: Question, clients: int, waiting: Waiting) -> list[Member]:
-    """Ask every node that appears until so many clients have joined or the time is over; returned by name.
+    """Ask every node that appears until so many clients have joined or time is up; return them sorted by name.
 
-    Each node is asked once. Whoever refuses, breaks down or has another model does not take part.
+    Each node is asked once. A node that refuses, fails or has another model does not take part.
     """
     until = time.monotonic() + waiting.join_seconds
     members: list[Member] = []
@@ -48,7 +50,7 @@ def gather(grid: Grid, question: Question, clients: int, waiting: Waiting) -> li
     while True:
         new = {identity: node for identity, node in identities(grid).items() if identity not in asked}
         asked.update(new)
-        joining, _ = answers(grid, new, question, {member.name for member in members}, until, waiting.poll_seconds)
+        joining, _ = ask_nodes(grid, new, question, {member.name for member in members}, until, waiting.poll_seconds)
         members += joining
         left = until - time.monotonic()
         if len(members) >= clients or left <= 0:
@@ -58,19 +60,19 @@ def gather(grid: Grid, question: Question, clients: int, waiting: Waiting) -> li
     if len(members) < least:
         raise RunError(
             f"{len(members)} participants joined within {waiting.join_seconds:g} s, of {least} that the run needs: "
-            "see the logs of those that are missing, which may have agreed to another app, or set join_seconds or "
+            "look at the logs of the missing ones, which may have agreed to another app, or change join_seconds or "
             "minimum in server.toml."
         )
-    return in_order(members)
+    return sort_members(members)
 
 
-def answers(
+def ask_nodes(
     grid: Grid, nodes: Mapping[str, NodeInfo], question: Question, taken: Collection[str], until: float,
     poll_seconds: float,
 ) -> tuple[list[Member], set[str]]:  # fmt: skip
-    """Ask nodes until a moment of `time.monotonic`; return who joins, and who answered and does not take part.
+    """Ask nodes until a moment of `time.monotonic`; return those that join, and those that answered but do not.
 
-    Names that are taken are refused.
+    A name that is already taken is refused.
     """
     names, members, refused = set(taken), [], set()
     seconds = 2 * max(until - time.monotonic(), 1.0)
@@ -79,9 +81,9 @@ def answers(
         try:
             member = _member(identity, reply, question)
             if member.name in names:
-                raise RefusedError(f"there is a participant {member.name!r} already")
+                raise RefusedError(f"there is already a participant {member.name!r}")
             if nodes[identity].name not in ("", member.name):
-                raise RefusedError(f"it calls itself {member.name!r}, but its key is {nodes[identity].name!r}'s")
+                raise RefusedError(f"it calls itself {member.name!r}, but its key is that of {nodes[identity].name!r}")
             names.add(member.name)
             members.append(member)
             LOG.info("Client %r joins (%s).", member.name, identity)
@@ -91,21 +93,21 @@ def answers(
     return members, refused
 
 
-def in_order(members: Iterable[Member]) -> list[Member]:
-    """Return members by name, numbers by size."""
+def sort_members(members: Iterable[Member]) -> list[Member]:
+    """Return members sorted by name, numbers by their value."""
     return sorted(members, key=lambda member: (len(member.name), member.name))
 
 
 def _member(identity: str, reply: Message, question: Question) -> Member:
-    told = messages.config_of(reply)
-    if told.get("status") != "ok":
-        raise RefusedError(printable(told.get("reason", "it failed to join; its own log says why")))
-    name, size, counts = told.get("name"), told.get("size"), told.get("class_counts")
+    answer = messages.config_of(reply)
+    if answer.get("status") != "ok":
+        raise RefusedError(printable(answer.get("reason", "it failed to join; its own log says why")))
+    name, size, counts = answer.get("name"), answer.get("size"), answer.get("class_counts")
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
         raise RefusedError(f"its name is missing, longer than {_LONGEST_NAME} characters or cannot be printed")
     if not _is_count(size):
         raise RefusedError("its size is missing")
-    if size and told.get("model") != question.model:
+    if size and answer.get("model") != question.model:
         raise RefusedError("its model is not the server's: install the same app and versions on both sides")
     if "class_counts" not in question.asks:
         return Member(identity, name, size)
@@ -113,7 +115,7 @@ def _member(identity: str, reply: Message, question: Question) -> Member:
         not isinstance(counts, list) or len(counts) != question.classes or not all(map(_is_count, counts))
         or sum(counts) != size
     ):  # fmt: skip
-        raise RefusedError("how many samples of each class it has is missing, or does not add up to its size")
+        raise RefusedError("its numbers of samples per class are missing, or do not add up to its size")
     return Member(identity, name, size, tuple(counts))
 
 

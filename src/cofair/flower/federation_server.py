@@ -35,16 +35,16 @@ from cofair.storage.folder import RunFolder
 from cofair.storage.journal import open_journal
 
 LOG = logging.getLogger("flwr.cofair")
-FADE = 0.2  # of a reputation, for each training that a client misses: after ten of them a tenth is left
+FADE = 0.2  # share of its reputation that a client loses with each training it misses: a tenth is left after ten
 Data = Callable[[Context], tuple[Arrays, Arrays | None] | None]
 
 
 def server_app(
     experiment: Path | Experiment, model: Model | None = None, data: Data | None = None, *, loss: Loss | None = None
 ) -> ServerApp:
-    """Return a ServerApp that runs an experiment with whoever joins, as the organiser's server.toml says.
+    """Return a ServerApp that runs an experiment with the nodes that join, as the organiser's server.toml says.
 
-    `data(context)` returns the test set and the validation set (None for none). Without data, or where it returns None,
+    `data(context)` returns the test set and the validation set (None for none). Without data, or if it returns None,
     they are those of the experiment file: for trials on data that everybody has.
     """
     app = ServerApp()
@@ -70,11 +70,11 @@ def serve(
     folder: RunFolder | None = None, listener: Listener | Callback | None = None,
     allow: Callable[[int], None] | None = None,
 ) -> Result:  # fmt: skip
-    """Run an experiment with the nodes of a grid, with a checkpoint after every round unless it says otherwise.
+    """Run an experiment with the nodes of a grid; it has a checkpoint after every round unless its settings differ.
 
-    `allow(size)` is called with how many bytes an upload may have, before anybody is asked for one.
+    `allow(size)` is called with the largest size of an upload in bytes, before anybody is asked for one.
     """
-    wait, experiment = wait or Waiting(), deployed(experiment)
+    wait, experiment = wait or Waiting(), with_deployment_defaults(experiment)
     path = None if folder is None else folder.path
     with choose.arithmetic(experiment.run.precision), open_journal(folder, experiment, keeps_rewards=True) as journal:
         own = _own_side(experiment, model, test, validation, loss)
@@ -86,7 +86,7 @@ def serve(
         remote = RemoteSetups(experiment, own, given, loss, engine, path)
         asks, classes = asked_by(experiment), own.problem.federation.classes
         question = Question(experiment.method.name, asks, classes, fingerprint(own.problem))
-        known = journal.contributions  # of those who were there at first, where the run resumes
+        known = journal.contributions  # of the clients at the start, if the run resumes
         everybody = remote.members() if known is not None else None
         everybody = everybody or gather(grid, question, wait.clients or experiment.federation.clients, wait)
         members = everybody if known is None else everybody[: len(known)]
@@ -95,17 +95,17 @@ def serve(
         brought = measured(setup, [experiment.method], known)
         remote.write(everybody)
         newcomers = Newcomers(grid, list(members), everybody, question, wait, engine, remote)
-        heard = _Traffic(engine, path, as_listener(listener))
-        run = Run(Job(experiment, path), setup, brought, journal=journal, listener=heard, newcomers=newcomers)
+        counting = _TrafficListener(engine, path, as_listener(listener))
+        run = Run(Job(experiment, path), setup, brought, journal=journal, listener=counting, newcomers=newcomers)
         engine.trainings = lambda t: len(experiment.method.phases(run.server, t))
         engine.head = lambda: journal.head
         return drive(run).result()
 
 
-def deployed(experiment: Experiment) -> Experiment:
-    """Return an experiment with the defaults of deployments: real clients stay away, and processes are killed."""
+def with_deployment_defaults(experiment: Experiment) -> Experiment:
+    """Return an experiment with the defaults of deployments, where clients stay away and processes are killed."""
     if experiment.attack.on:
-        raise UsageError("The table 'attack' is for simulations: leave it out where clients are real.")
+        raise UsageError("The table 'attack' is for simulations: leave it out of an experiment with real clients.")
     participation = experiment.participation
     if participation.fade is None:
         experiment = replace(experiment, participation=replace(participation, fade=FADE))
@@ -113,15 +113,15 @@ def deployed(experiment: Experiment) -> Experiment:
 
 
 @dataclass(frozen=True)
-class _Traffic(Listener):
-    """Writes how many bytes have travelled, then passes rounds on."""
+class _TrafficListener(Listener):
+    """Writes how many bytes were sent, then passes rounds on."""
 
     engine: GridEngine
     folder: Path | None
     listener: Listener | None
 
     def notes(self, job: Job, notes: Sequence[str]) -> None:
-        """Pass it on."""
+        """Pass notes on."""
         if self.listener is not None:
             self.listener.notes(job, notes)
 
@@ -139,5 +139,5 @@ def _own_side(
     """Set up what the server has before anybody joins."""
     if test is None:
         return set_up(experiment, Parts(model=model, loss=loss))
-    alone = Federation([test], test=test, validation=validation)  # stands in for those who will join
+    alone = Federation([test], test=test, validation=validation)  # stands in for the clients that will join
     return set_up(experiment, Parts(alone, model, loss))

@@ -1,4 +1,4 @@
-"""Data in .npz files, as the app folders that cofair writes read it: arrays only, no pickle."""
+"""Data in .npz files, as read by the app folders that cofair writes: arrays only, no pickle."""
 
 import zipfile
 from pathlib import Path
@@ -12,14 +12,14 @@ from cofair.flower.flower_settings import server_settings
 
 
 def participant(context: Context) -> Arrays | None:
-    """Return the arrays `x` and `y` of the file that the node's setting `data` names; None where there is none."""
+    """Return the arrays `x` and `y` of the file that the node's setting `data` names; None if it names none."""
     return None if "data" not in context.node_config else _read(context.node_config["data"], "x", "y")
 
 
 def organiser(context: Context) -> tuple[Arrays, Arrays | None] | None:
     """Return the test set and the validation set of the file that the server's setting `data` names.
 
-    Its arrays are x_test and y_test, and x_validation and y_validation where the server has a validation set.
+    Its arrays are x_test and y_test, and x_validation and y_validation if the server has a validation set.
     """
     path = server_settings(context.run_config).data_file
     if path is None:

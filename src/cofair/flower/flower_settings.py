@@ -1,7 +1,7 @@
 """Settings of a federation on Flower: whom the server waits for and how long, and what only the server knows.
 
-Flower sends the settings of a run (`run_config`) to every participant. So they hold one thing, the name of a file in
-the organiser's folder: paths, and how many take part, stand there and are sent to nobody.
+Flower sends the settings of a run (`run_config`) to every participant. They therefore hold only the name of a file in
+the organiser's folder. Paths and the number of participants are in that file, which is sent to nobody.
 """
 
 import os
@@ -23,20 +23,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 @dataclass(frozen=True)
 class Waiting:
-    """Whom the server waits for, and how long; nothing waits for ever."""
+    """Whom the server waits for, and how long; nothing waits forever."""
 
     clients: int | None = setting(None, "participants to start with; none: as many as the experiment has", minimum=1)
-    minimum: int | None = setting(None, "participants without whom it does not start; none: all of them", minimum=1)
+    minimum: int | None = setting(None, "fewest participants to start with; none: all of them", minimum=1)
     join_seconds: float = setting(300.0, "how long the server waits for participants before it starts", above=0)
     round_seconds: float = setting(
-        600.0, "deadline of a round, which its trainings share; who is late is absent", above=0
+        600.0, "time for a round, shared by its trainings; a late participant counts as absent", above=0
     )
-    poll_seconds: float = setting(1.0, "seconds between two looks for answers", above=0)
-    newcomers: bool = setting(True, "whoever comes later takes part from the next round on; false: from the next run")
+    poll_seconds: float = setting(1.0, "seconds between two checks for answers", above=0)
+    newcomers: bool = setting(True, "late participants take part from the next round on; false: from the next run")
     newcomer_seconds: float = setting(
-        60.0, "how long a newcomer has to say who it is, a quarter of a round at most", above=0
+        60.0, "how long a newcomer has to say who it is, at most a quarter of a round", above=0
     )
-    tries: int = setting(3, "how often a training is asked for before a run ends in which nobody answers", minimum=1)
+    tries: int = setting(3, "how often a training is tried before the run ends because nobody answers", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class ServerSettings(Waiting):
 
     out: str = setting("", "the run folder; a run that was interrupted there is resumed")
     data: str = setting("", "a .npz file of the server's test and validation set; none: the experiment's own data")
-    folder: Path = Path()  # that of the file, to which paths are relative
+    folder: Path = Path()  # of the settings file; paths are relative to it
 
     @property
     def out_folder(self) -> Path | None:
-        """Return the run folder, where there is to be one."""
+        """Return the run folder, if there is to be one."""
         return self.folder / self.out if self.out else None
 
     @property
     def data_file(self) -> Path | None:
-        """Return the file of the server's data, where it has one."""
+        """Return the file of the server's data, if it has one."""
         return self.folder / self.data if self.data else None
 
 
@@ -64,18 +64,20 @@ def experiment_of(given: Path | Experiment) -> Experiment:
 
 
 def organiser_folder() -> Path | None:
-    """Return the organiser's folder, where this process is one of a deployment's server."""
+    """Return the organiser's folder, if this process belongs to the server of a deployment."""
     return Path(os.environ[ORGANISER]) if os.environ.get(ORGANISER) else None
 
 
 def server_settings(run_config: Mapping[str, Any]) -> ServerSettings:
-    """Return what the server's own file says, by default server.toml; the run's setting `settings` names another.
+    """Return the settings of the server's own file, by default server.toml; the run's `settings` may name another.
 
-    Without an organiser's folder, as under Flower's simulation, everything has its default.
+    Without an organiser's folder, as in Flower's simulation, everything has its default.
     """
     name, folder = str(run_config.get(SETTINGS, "server")), organiser_folder()
     if not _NAME.fullmatch(name):
-        raise UsageError(f"The run's setting 'settings' is the name of a file without its ending, but is {name!r}.")
+        raise UsageError(
+            f"The run's setting 'settings' must be the name of a file without its extension, but is {name!r}."
+        )
     if folder is None:
         return ServerSettings()
     path = folder / f"{name}.toml"

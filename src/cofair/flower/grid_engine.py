@@ -1,7 +1,7 @@
-"""The engine of a real federation: a training is one message to each node, and what they answer.
+"""The engine of a real federation: a training is one message to each node, and the nodes' answers.
 
-The loop, the methods and the run folder are those of every other engine. Here is only what the network adds: deadlines,
-absent nodes, answers that cannot be used, and what each node holds already.
+The loop, the methods and the run folder are those of every other engine. This engine handles only what the network
+adds: deadlines, absent nodes, unusable answers, and what each node already holds.
 """
 
 import logging
@@ -24,15 +24,15 @@ from cofair.flower.local_training import fingerprint, memory_of, work_text
 from cofair.flower.mailbox import exchange
 from cofair.flower.remote_federation import identities
 from cofair.flower.traffic import Traffic
-from cofair.flower.upload_collector import Gathering, largest_upload
+from cofair.flower.upload_collector import UploadCollector, largest_upload
 from cofair.flower.wire import RefusedError
 
 LOG = logging.getLogger("flwr.cofair")
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a node holds: a row (D,) by its version, and the same after the training that it answered."""
+class HeldModel:
+    """What a node holds: a row (D,), its version, and the row after the training whose update the node sent."""
 
     version: str
     row: Tensor
@@ -45,31 +45,31 @@ class GridEngine:
 
     problem: Problem
     grid: Grid
-    clients: Sequence[str]  # what client i is recognised by
+    clients: Sequence[str]  # the identity of each client
     waiting: Waiting
     traffic: Traffic
-    trainings: Callable[[int], int] = lambda t: 1  # how many trainings a round has, which share its time
-    head: Callable[[], str] = lambda: ""  # the hash of the ledger's last entry, which every message tells
-    _held: dict[int, Held] = field(default_factory=dict)
+    trainings: Callable[[int], int] = lambda t: 1  # how many trainings share the time of round t
+    head: Callable[[], str] = lambda: ""  # the ledger's hash that every message carries
+    _held: dict[int, HeldModel] = field(default_factory=dict)
     _strangers: set[str] = field(default_factory=set)
-    _clock: tuple[int, float, int] = (0, 0.0, 0)  # a round, the moment at which it ends, how many trainings it has had
-    _missed: tuple[int, frozenset[int]] = (0, frozenset())  # a round, and who did not answer in a training of it
+    _clock: tuple[int, float, int] = (0, 0.0, 0)  # a round, the moment when it ends, its number of trainings so far
+    _missed: tuple[int, frozenset[int]] = (0, frozenset())  # a round, and the clients that missed a training of it
 
     def __post_init__(self) -> None:
         self._model = fingerprint(self.problem)
 
     def enlarge(self, problem: Problem, clients: Sequence[str]) -> None:
-        """Go on with more clients, of whom the first are those that were there."""
+        """Continue with more clients; the earlier ones come first."""
         same = [one == other for one, other in zip(self.clients, clients, strict=False)]
         self._held = {i: held for i, held in self._held.items() if i < len(same) and same[i]}
         self.problem, self.clients = problem, clients
 
     def begin_round(self, t: int) -> None:
-        """Let the time of a round begin, before its first training does."""
+        """Start the time of a round, before its first training."""
         self._clock = (t, time.monotonic() + self.waiting.round_seconds, 0)
 
     def _until(self, t: int) -> float:
-        """Return the moment at which the next training of a round closes: those to come share what is left equally."""
+        """Return the deadline of a round's next training: those still to come share the time left equally."""
         if self._clock[0] != t:
             self.begin_round(t)
         _, end, had = self._clock
@@ -78,15 +78,15 @@ class GridEngine:
         return now + max(end - now, 0.0) / max(self.trainings(t) - had, 1)
 
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
-        """Hand out the rewards and return what came back by the deadline; optimisers' memory stays with the clients."""
+        """Send the rewards and return what came back by the deadline; optimisers' memory stays with the clients."""
         self.problem.check_masks(rewards)
         wanted = self.problem.federation.present(rewards.participants).nonzero().flatten().tolist()
         alone, (last, missed) = rewards.work.phase.alone, self._missed
-        # who let one training of a round pass its deadline does not hold up the round's next one as well
+        # a client that missed one training of a round must not delay the round's next one too
         asked = [i for i in wanted if alone or t != last or i not in missed]
         until = None if alone else self._until(t)
         for number in range(1, self.waiting.tries + 1):
-            uploads = self.asked(rewards, asked, t, until if number == 1 else None)
+            uploads = self.ask(rewards, asked, t, until if number == 1 else None)
             if not asked or bool(uploads.present.any()) or uploads.refused:
                 if not alone:
                     silent = {i for i in asked if not bool(uploads.present[i]) and i not in uploads.refused}
@@ -95,11 +95,11 @@ class GridEngine:
             LOG.warning("Round %d: nobody answered (%d of %d tries).", t, number, self.waiting.tries)
         raise RunError(
             f"Nobody answered in round {t}, {self.waiting.tries} times within {self.waiting.round_seconds:g} s: "
-            "see whether the SuperNodes are running."
+            "check that the SuperNodes are running."
         )
 
-    def asked(self, rewards: Rewards, asked: Sequence[int], t: int, until: float | None = None) -> Uploads:
-        """Hand rewards to some clients, once, and return what came back by then, by default in a round's time."""
+    def ask(self, rewards: Rewards, asked: Sequence[int], t: int, until: float | None = None) -> Uploads:
+        """Send rewards to some clients, once, and return what came back by `until`, by default a round's time."""
         until = time.monotonic() + self.waiting.round_seconds if until is None else until
         scopes = self._scopes(rewards)
         nodes = self._nodes(t)
@@ -109,14 +109,14 @@ class GridEngine:
         left = [i for i in asked if i in nodes]
         for i in set(asked) - set(left):
             LOG.warning("Round %d: client %r is absent.", t, self.problem.federation.names[i])
-        uploads = Gathering(self.problem, rewards, t)
-        for _ in range(2):  # whoever lost what it held is sent the model whole, once
-            posted = {i: self._posted(i, nodes[i], rewards, scopes, t) for i in left}
-            for i in posted:
+        uploads = UploadCollector(self.problem, rewards, t)
+        for _ in range(2):  # a client that lost what it held is sent the whole model, once
+            outgoing = {i: self._message_to(i, nodes[i], rewards, scopes, t) for i in left}
+            for i in outgoing:
                 self._held.pop(i, None)  # unknown until it answers
             replies = exchange(
                 self.grid,
-                {i: message for i, (message, _) in posted.items()},
+                {i: message for i, (message, _) in outgoing.items()},
                 until,
                 self.waiting.poll_seconds,
                 largest_upload(self.problem),
@@ -128,19 +128,21 @@ class GridEngine:
                 elif messages.says_lost(replies[i]):
                     lost.append(i)
                 else:
-                    self._take(i, replies[i], posted[i][1], uploads, scopes)
+                    self._take(i, replies[i], outgoing[i][1], uploads, scopes)
             left = lost
         return uploads.uploads()
 
     def _nodes(self, t: int) -> dict[int, int]:
-        """Return the node of every client that is there."""
+        """Return the node of every client that is online."""
         there = identities(self.grid)
         for stranger in there.keys() - set(self.clients) - self._strangers if not self.waiting.newcomers else ():
-            LOG.warning("Round %d: %s is new; who comes after the start takes part from the next run on.", t, stranger)
+            LOG.warning(
+                "Round %d: %s is new; it came after the start and takes part from the next run on.", t, stranger
+            )
             self._strangers.add(stranger)
         return {i: there[identity].node_id for i, identity in enumerate(self.clients) if identity in there}
 
-    def _take(self, i: int, reply: Message, held: Held, uploads: Gathering, scopes: Tensor | None) -> None:
+    def _take(self, i: int, reply: Message, held: HeldModel, uploads: UploadCollector, scopes: Tensor | None) -> None:
         """Take an answer, or refuse it with a reason."""
         self.traffic.received(self.problem.federation.names[i], reply.content)
         try:
@@ -154,16 +156,18 @@ class GridEngine:
             )
             uploads.refused[i] = str(refusal)
             return
-        self._held[i] = Held(held.version, held.row, held.row + update)
+        self._held[i] = HeldModel(held.version, held.row, held.row + update)
 
     def _scopes(self, rewards: Rewards) -> Tensor | None:
-        """Return what each client may hold (N, D); None where everybody may hold everything."""
+        """Return what each client may hold (N, D); None if everybody may hold everything."""
         if rewards.neuron_masks is None or self.problem.neurons is None:
             return None
         return self.problem.neurons.parameter_mask(rewards.neuron_masks)
 
-    def _posted(self, i: int, node: int, rewards: Rewards, scopes: Tensor | None, t: int) -> tuple[Message, Held]:
-        """Return the message to client i, and what it will hold then."""
+    def _message_to(
+        self, i: int, node: int, rewards: Rewards, scopes: Tensor | None, t: int
+    ) -> tuple[Message, HeldModel]:
+        """Return the message to client i, and what it will hold once it has it."""
         row = rewards.parameters if rewards.parameters.dim() == 1 else rewards.parameters[i]
         scope = None if scopes is None else scopes[i]
         base, start = self._nearest(i, row, scope)
@@ -177,7 +181,7 @@ class GridEngine:
         if rewards.step_masks is not None and rewards.step_choices is not None:
             choices = int(rewards.step_choices[i])
             arrays["step_masks"] = wire.bits(rewards.step_masks[i, :choices])
-        version = secrets.token_hex(8)  # a count would tell a client how many messages others are sent
+        version = secrets.token_hex(8)  # a counter would reveal to a client how many messages others are sent
         content = messages.content(
             {
                 "round": t, "work": work_text(rewards.work), "model": self._model, "base": base, "version": version,
@@ -189,10 +193,10 @@ class GridEngine:
         self.traffic.sent(self.problem.federation.names[i], content)
         seconds = 2 * self.waiting.round_seconds  # after that nobody would read an answer
         message = Message(content, node, "train", ttl=seconds, group_id=str(t))
-        return message, Held(version, torch.where(changed, row, start))
+        return message, HeldModel(version, torch.where(changed, row, start))
 
     def _nearest(self, i: int, row: Tensor, scope: Tensor | None) -> tuple[str, Tensor]:
-        """Return what client i holds that is nearest to a row: its last model, or that after its own training."""
+        """Return what client i holds that is closer to a row: its last model, or that model after its own training."""
         held = self._held.get(i)
         if held is None:
             return "", torch.zeros_like(row)

@@ -1,7 +1,7 @@
-"""A grid whose nodes live in this process: for tests and for trying an app out, without network or processes.
+"""A grid whose nodes live in this process: for tests and for trying out an app, without network or processes.
 
-It uses names of Flower that are not public (`TaskIdentity`, the identity of a message), which change between versions:
-`tests/flower/test_in_process.py` tells when they do.
+It uses names of Flower that are not public (`TaskIdentity`, the identity of a message) and change between versions:
+`tests/flower/test_in_process.py` fails when they do.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ App = ClientApp | Callable[[Message, Context], Message | None]
 
 @dataclass
 class Node:
-    """A node: its app, its memory, and whether it is there."""
+    """A node: its app, its memory, and whether it is online."""
 
     app: App
     context: Context
@@ -29,10 +29,10 @@ class Node:
 
 @dataclass
 class InProcessGrid(Grid):
-    """Calls each node's app as soon as a message is sent to it; a node that is not there never answers."""
+    """Calls each node's app as soon as a message is sent to it; an offline node never answers."""
 
     nodes: dict[int, Node]
-    seen: list[Message] = field(default_factory=list)  # every message, in order, where `watch` is set
+    seen: list[Message] = field(default_factory=list)  # every message, in order, if `watch` is set
     watch: bool = False
     _answers: dict[str, Message] = field(default_factory=dict)
     _count: int = 0
@@ -41,7 +41,7 @@ class InProcessGrid(Grid):
     def of(
         cls, app: App, configs: Sequence[Mapping[str, Any]], run_config: Mapping[str, Any] | None = None
     ) -> "InProcessGrid":
-        """Return a grid with one node for each node config."""
+        """Return a grid with one node per node config."""
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN, 1, 1
         return cls({
             k: Node(app, Context(_RUN, k, dict(config), RecordDict(), dict(run_config or {})))
@@ -63,7 +63,7 @@ class InProcessGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes that are there."""
+        """Return the nodes that are online."""
         return [number for number, node in self.nodes.items() if node.online]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

@@ -1,7 +1,8 @@
-"""Answers are unpacked within bounds.
+"""Limit how large answers become when they are unpacked.
 
 Flower sends an array as pieces, and a list that says in which order to join them. The list may name a piece many times,
-so that a few bytes on the wire become gigabytes in memory; what an answer comes to is counted before they are joined.
+so that a few bytes on the wire become gigabytes in memory. The size of an answer is therefore computed before its
+pieces are joined.
 """
 
 import json
@@ -17,12 +18,12 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry
 
-_LEFT = threading.local()  # bytes that the answer which this thread unpacks may still come to; unbounded without any
+_LEFT = threading.local()  # bytes that the answer that this thread unpacks may still take; unlimited if not set
 
 
 @contextmanager
 def at_most(size: int) -> Iterator[None]:
-    """Refuse an answer, unpacked by this thread meanwhile, whose arrays come to more bytes."""
+    """Within this context, refuse an answer that this thread unpacks if its arrays have more bytes."""
     _LEFT.bytes = size
     try:
         yield
@@ -35,7 +36,7 @@ class _CountedArray:
 
     @staticmethod
     def inflate(object_content: bytes, children: dict[str, InflatableObject] | None = None) -> Array:
-        """Return an array, once it is known to be small enough."""
+        """Return an array after checking that it is small enough."""
         left = getattr(_LEFT, "bytes", None)
         if left is not None:
             pieces = get_object_children_ids_from_object_content(object_content)

@@ -37,7 +37,7 @@ class Local:
     ) -> "Local":  # fmt: skip
         """Prepare the client of that name to train on its data (inputs, labels)."""
         x, y = (torch.as_tensor(part) for part in data)
-        shown = torch.arange(2).clamp(max=len(x) - 1)  # two samples on which the model is tried
+        shown = torch.arange(2).clamp(max=len(x) - 1)  # two samples to try the model on
         labels = torch.tensor([0, 1]) if classes is not None else y[shown]
         federation = Federation([(x, y)], test=(x[shown], labels), names=[name], classes=classes)
         own = Experiment(model=experiment.model, training=experiment.training, run=experiment.run)
@@ -58,7 +58,7 @@ class Local:
 
 
 def fingerprint(problem: Problem) -> str:
-    """Return a hash of everything that must be alike for rows to mean the same: tensors, neurons, what is frozen."""
+    """Return a hash of what must agree for rows to mean the same: tensors, neurons, and everything frozen."""
     layout, neurons = problem.layout, problem.neurons
     shapes = [[own.name, list(own.shape)] for own in layout.slices]
     digest = hashlib.blake2b(json.dumps([shapes, str(layout.dtype)]).encode(), digest_size=8)
@@ -74,18 +74,18 @@ def fingerprint(problem: Problem) -> str:
 
 def memory_of(rewards: Rewards) -> str:
     """Return what a training does with the memory of the client's optimiser: keep, read or none."""
-    if rewards.work.phase.alone:  # it starts without memory and leaves no trace
+    if rewards.work.phase.alone:  # it starts without memory and leaves none
         return "none"
     return "keep" if rewards.keeps_memory else "read"
 
 
 def work_text(work: Work) -> str:
-    """Return work as JSON, as it travels."""
+    """Return work as JSON, as it is sent."""
     return json.dumps(asdict(work))
 
 
 def read_work(text: str) -> Work:
-    """Return the work that travelled; every field must be there, as its type, and no other."""
+    """Return the work that was sent; every field must be there with the right type, and no other."""
     try:
         values = _fields(json.loads(text), Work)
         phase = Phase(**typed(Phase, _fields(values.pop("phase"), Phase), "phase"))
@@ -96,7 +96,7 @@ def read_work(text: str) -> Work:
 
 
 def _fields(values: Any, kind: type) -> dict[str, Any]:
-    """Return values by name, which must be those of all fields of a dataclass."""
+    """Return values by name; the names must be exactly the fields of a dataclass."""
     if not isinstance(values, dict) or values.keys() != {field.name for field in fields(kind)}:
         raise ValueError(f"these are not the fields of a {kind.__name__}")
     return dict(values)

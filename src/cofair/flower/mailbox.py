@@ -1,4 +1,4 @@
-"""Messages out, answers in, by a deadline: nothing here waits for ever, and nobody's answer holds up another's."""
+"""Messages out, answers in, by a deadline: nothing here waits forever, and no answer delays another."""
 
 import logging
 import queue
@@ -17,7 +17,7 @@ from cofair.flower.printable_text import printable
 
 Key = TypeVar("Key", bound=Hashable)
 LOG = logging.getLogger("flwr.cofair")
-_LOOKS_A_SECOND = 50  # at most, by all who wait together: each is a request to the SuperLink
+_POLLS_PER_SECOND = 50  # at most, by all threads together: each is a request to the SuperLink
 _GRACE = 0.5  # seconds in which an answer that came at the last moment is read
 
 
@@ -26,14 +26,14 @@ def exchange(
 ) -> dict[Key, Message]:
     """Send messages and return the answers that came by a moment of `time.monotonic`, by the same keys.
 
-    A node that Flower finds to be gone, or whose app broke down, has not answered. A SuperLink that cannot be reached
-    for a while is asked again. Each answer is fetched by a thread of its own: one that was announced and never pushed
-    would hold Flower for hours, and one that cannot be read would take those fetched with it along. A thread that is
-    not done by then is left to itself. The arrays of an answer come to so many bytes at `most`.
+    A node that Flower reports as gone, or whose app failed, has not answered. A SuperLink that cannot be reached for a
+    while is asked again. Each answer is fetched in a thread of its own: one that is announced but never pushed would
+    block Flower for hours, and one that cannot be read would spoil those fetched with it. A thread that has not
+    finished by then is abandoned. The arrays of an answer may have `most` bytes.
     """
     identities = dict(zip(out, grid.push_messages(list(out.values())), strict=False)) if out else {}
-    waiting = {key: identity for key, identity in identities.items() if identity is not None}  # what was not taken
-    pause = max(poll_seconds, len(waiting) / _LOOKS_A_SECOND)
+    waiting = {key: identity for key, identity in identities.items() if identity is not None}  # None: not accepted
+    pause = max(poll_seconds, len(waiting) / _POLLS_PER_SECOND)
     found: queue.SimpleQueue[tuple[Key, Message | None]] = queue.SimpleQueue()
 
     def fetch(key: Key, identity: str) -> None:
@@ -53,16 +53,16 @@ def exchange(
 
 
 def _answer(grid: Grid, identity: str, until: float, pause: float, most: int) -> Message | None:
-    """Return the answer to a message, or None where none came by then."""
+    """Return the answer to a message, or None if none came in time."""
     while True:
         try:
             with at_most(most):
                 found = list(grid.pull_messages([identity]))
-        except Exception as error:  # the network may fail in any way, and comes back; an answer may be unreadable
-            LOG.warning("No answer can be fetched now: %s", printable(first_line(error)))
+        except Exception as error:  # the network may fail in any way and come back; an answer may be unreadable
+            LOG.warning("Cannot fetch an answer now: %s", printable(first_line(error)))
             found = []
         for reply in found:
-            if reply.metadata.reply_to_message_id != identity:  # of another round, or of another run
+            if reply.metadata.reply_to_message_id != identity:  # from another round, or another run
                 continue
             if not reply.has_error():
                 return reply

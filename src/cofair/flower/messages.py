@@ -1,4 +1,4 @@
-"""Messages of Flower as plain settings and numpy arrays, read without trust: arrays only, no pickle."""
+"""Flower's messages as plain settings and numpy arrays, read without trust: arrays only, no pickle."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from cofair.flower.wire import Arrays, Expected, RefusedError
 
 CONFIG, ARRAYS = "config", "arrays"
 Plain = int | float | bool | str | list[str] | list[int]
-RAW = "cofair.raw"  # how arrays are written: their numbers one after another, lowest byte first, and nothing else
+RAW = "cofair.raw"  # how arrays are written: only their numbers, one after another, lowest byte first
 
 
 def content(config: Mapping[str, Plain], arrays: Mapping[str, np.ndarray[Any, Any]] | None = None) -> RecordDict:
-    """Return settings and arrays as what a message carries."""
+    """Return settings and arrays as the content of a message."""
     records = RecordDict({CONFIG: ConfigRecord(dict(config))})
     if arrays:
         records[ARRAYS] = array_record(arrays)
@@ -24,7 +24,7 @@ def content(config: Mapping[str, Plain], arrays: Mapping[str, np.ndarray[Any, An
 
 
 def array_record(arrays: Mapping[str, np.ndarray[Any, Any]]) -> ArrayRecord:
-    """Return arrays as Flower keeps them."""
+    """Return arrays in Flower's form."""
     return ArrayRecord(
         OrderedDict(
             (name, Array(str(values.dtype), tuple(values.shape), RAW, np.ascontiguousarray(values).tobytes()))
@@ -34,7 +34,7 @@ def array_record(arrays: Mapping[str, np.ndarray[Any, Any]]) -> ArrayRecord:
 
 
 def numbers(array: Array) -> np.ndarray[Any, Any]:
-    """Return an array of this side's own."""
+    """Return the values of an array that this side wrote itself."""
     return np.frombuffer(array.data, np.dtype(array.dtype)).reshape(array.shape)
 
 
@@ -47,13 +47,13 @@ def config_of(message: Message) -> dict[str, Any]:
 
 
 def says_lost(message: Message) -> bool:
-    """Tell whether a client answers that it has lost what the message builds on."""
+    """Return whether a client answers that it has lost what the message builds on."""
     found = message.content.config_records.get(CONFIG)
     return found is not None and found.get("status") == "lost"
 
 
 def arrays_of(message: Message, allowed: Mapping[str, Expected]) -> Arrays:
-    """Return the arrays of a message, refusing those that were not asked for, of a wrong type or too large."""
+    """Return the arrays of a message, refusing any that was not asked for, has the wrong type or is too large."""
     found = message.content.array_records.get(ARRAYS, ArrayRecord())
     arrays: Arrays = {}
     for name, array in found.items():
@@ -69,7 +69,7 @@ def payload(records: RecordDict) -> int:
 
 
 def _read(name: str, array: Array, wanted: Expected) -> np.ndarray[Any, Any]:
-    """Return one array; no memory is set aside for what it only claims to hold."""
+    """Return one array; no memory is allocated for what it merely claims to hold."""
     if len(array.data) > wanted.most:
         raise RefusedError(f"its {name} are too large: {len(array.data)} bytes, of which {wanted.most} are allowed")
     if array.stype != RAW:

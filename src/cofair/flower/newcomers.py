@@ -1,4 +1,4 @@
-"""Clients that join during a run: they are asked, measured, and take the next places."""
+"""Clients that join during a run: they are asked and measured, and are listed after the others."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ from torch import Tensor
 from cofair.contributions import find
 from cofair.engine.protocol import ClientStates, Training
 from cofair.errors import CofairError
-from cofair.flower.enrolment import Question, answers, in_order
+from cofair.flower.enrolment import Question, ask_nodes, sort_members
 from cofair.flower.flower_settings import Waiting
 from cofair.flower.grid_engine import GridEngine
 from cofair.flower.remote_federation import Member, identities
@@ -28,58 +28,60 @@ LOG = logging.getLogger("flwr.cofair")
 
 @dataclass
 class Newcomers:
-    """Looks before every round who is new; each is asked, and measured, as often as a training is tried at most."""
+    """Looks for new nodes before every round; each is asked and measured at most as often as a training is tried."""
 
     grid: Grid
     members: list[Member]
-    known: Sequence[Member]  # everybody who took part before the server was restarted
+    known: Sequence[Member]  # all members before the server was restarted
     question: Question
     waiting: Waiting
     engine: GridEngine
     remote: RemoteSetups
     _asked: Counter[str] = field(default_factory=Counter)
-    _waiting: dict[str, tuple[Member, int]] = field(default_factory=dict)  # joined, not measured: and how often tried
+    _waiting: dict[str, tuple[Member, int]] = field(
+        default_factory=dict
+    )  # joined but not measured, and how often tried
 
     def before(self, setup: Setup, server: Server, t: int) -> tuple[Setup, Brought] | None:
-        """Return the set-up with those who have come before round t, and what everybody brings; or None."""
+        """Return the set-up with those that came before round t, and what everybody brings; None if nobody came."""
         if not self.waiting.newcomers:
             return None
-        self.engine.begin_round(t)  # what newcomers take, half of it at most, the round's training does not have
+        self.engine.begin_round(t)  # newcomers may use up to half of the round's time
         there = identities(self.grid)
         known = {member.identity for member in self.members} | set(self._waiting)
         tries = self.waiting.tries
         self._ask({name: node for name, node in there.items() if name not in known and self._asked[name] < tries})
-        ready = in_order(member for member, _ in self._waiting.values() if member.identity in there)
+        ready = sort_members(member for member, _ in self._waiting.values() if member.identity in there)
         if not ready:
             return None
-        joined = self._measured(setup, server, ready)
+        joined = self._measure(setup, server, ready)
         if joined is not None:
             self.remote.write(self.members)
         return joined
 
     def restored(self, setup: Setup, contributions: Tensor) -> tuple[Setup, Brought]:
-        """Return the set-up with everybody who had come before the server was restarted, and what they brought."""
+        """Return the set-up with everybody that came before the server was restarted, and what they brought."""
         if len(contributions) > len(self.members):
             self.members[:] = self.known[: len(contributions)]
-            setup = self._enlarged(self.members)
+            setup = self._enlarge(self.members)
         self.remote.write(self.members)
         return setup, brought(setup, known=contributions)
 
     def _ask(self, new: dict[str, NodeInfo]) -> None:
-        """Ask who is new; whoever refuses or is refused does not take part in this run."""
+        """Ask new nodes; one that refuses or is refused does not take part in this run."""
         if not new:
             return
         self._asked.update(list(new))
         until = time.monotonic() + min(self.waiting.newcomer_seconds, self.waiting.round_seconds / 4)
         taken = {member.name for member in self.members} | {member.name for member, _ in self._waiting.values()}
-        joining, refused = answers(self.grid, new, self.question, taken, until, self.waiting.poll_seconds)
+        joining, refused = ask_nodes(self.grid, new, self.question, taken, until, self.waiting.poll_seconds)
         self._asked.update(dict.fromkeys(refused, self.waiting.tries))  # they are not asked again
         self._waiting |= {member.identity: (member, 0) for member in joining}
 
-    def _measured(self, setup: Setup, server: Server, ready: Sequence[Member]) -> tuple[Setup, Brought] | None:
-        """Let newcomers train alone and score what they send; who sends nothing may try again before later rounds."""
+    def _measure(self, setup: Setup, server: Server, ready: Sequence[Member]) -> tuple[Setup, Brought] | None:
+        """Let newcomers train alone, and score what they send; one that sends nothing may try again in later rounds."""
         before = server.clients
-        larger = self._enlarged([*self.members, *ready])
+        larger = self._enlarge([*self.members, *ready])
         clients = len(larger.problem.federation)
         measure = find(larger.experiment.contribution.measure)
         present = torch.ones(clients, dtype=torch.bool, device=larger.initial.device)
@@ -87,18 +89,18 @@ class Newcomers:
         if measure.needs_training:
             asked = range(before if measure.independent else 0, clients)
             until = time.monotonic() + self.waiting.round_seconds / 4
-            uploads = self.engine.asked(larger.training_alone, asked, 1, until)
+            uploads = self.engine.ask(larger.training_alone, asked, 1, until)
             trained = Training(larger.training_alone, ClientStates(), 1), (uploads, ClientStates())
             present = uploads.present
             others = [k for k in asked if k < before and int(larger.problem.federation.sizes[k])]
-            if not bool(present[others].all()):  # judged together with those who are there, it would be judged wrongly
+            if not bool(present[others].all()):  # this measure would misjudge newcomers without all the others
                 present = torch.zeros_like(present)
         arrived = [member for k, member in enumerate(ready, before) if bool(present[k])]
-        self._tried(ready, arrived)
+        self._note_tries(ready, arrived)
         contributions = None
         if arrived:
             try:
-                found = brought(larger, trained, forgiving=True)  # one newcomer that diverges does not end the run
+                found = brought(larger, trained, forgiving=True)  # a newcomer that diverges does not end the run
                 places = [k for k in range(before, clients) if bool(present[k])]
                 contributions = torch.cat([server.contributions, found.contributions[places]])
             except CofairError as error:
@@ -108,11 +110,11 @@ class Newcomers:
             return None
         self.members += arrived
         for member in arrived:
-            LOG.info("Client %r has come and takes part from now on (%s).", member.name, member.identity)
-        setup = self._enlarged(self.members)
+            LOG.info("Client %r has joined and takes part from now on (%s).", member.name, member.identity)
+        setup = self._enlarge(self.members)
         return setup, brought(setup, known=contributions)
 
-    def _tried(self, ready: Sequence[Member], arrived: Sequence[Member]) -> None:
+    def _note_tries(self, ready: Sequence[Member], arrived: Sequence[Member]) -> None:
         for member in ready:
             _, tries = self._waiting.pop(member.identity)
             if member in arrived:
@@ -120,10 +122,10 @@ class Newcomers:
             if tries + 1 < self.waiting.tries:
                 self._waiting[member.identity] = (member, tries + 1)
             else:
-                self._asked[member.identity] = self.waiting.tries  # it had its chances, and is not asked again
+                self._asked[member.identity] = self.waiting.tries  # it had its tries and is not asked again
 
-    def _enlarged(self, members: Sequence[Member]) -> Setup:
-        """Return the set-up of these members, whom the engine knows then."""
+    def _enlarge(self, members: Sequence[Member]) -> Setup:
+        """Make these members known to the engine, and return their set-up."""
         setup = self.remote.of(members)
         self.engine.enlarge(setup.problem, [member.identity for member in members])
         return setup

@@ -1,6 +1,6 @@
 """What a participant remembers between rounds: the model it holds, its last update, its optimiser's memory.
 
-It lives in Flower's context, in the SuperNode's memory, and is lost when that restarts.
+It lives in Flower's context, in the SuperNode's memory, and is lost when the SuperNode restarts.
 """
 
 import numpy as np
@@ -15,9 +15,9 @@ _VERSION, _ARRAYS, _OPTIMISER = "cofair.version", "cofair.arrays", "optimiser."
 
 
 def base(context: Context, wanted: str, nothing: Tensor) -> Tensor | None:
-    """Return the row that what is sent builds on; None where this participant does not have it any more.
+    """Return the row that a message builds on; None if this participant no longer has it.
 
-    Nothing wanted is a row of zeros, "v" the model received as version v, "v+" the same after training.
+    "" stands for a row of zeros, "v" for the model received as version v, "v+" for that model after training.
     """
     if not wanted:
         return nothing
@@ -38,11 +38,11 @@ def optimiser(context: Context, device: torch.device) -> ClientStates:
 
 
 def remember(context: Context, version: str, row: Tensor, update: Tensor, states: ClientStates) -> None:
-    """Keep a model that was received, the update that was made of it, and the memory of the optimiser."""
+    """Keep the model that was received, the update made from it, and the memory of the optimiser."""
     held = {"row": row, "update": update, **{_OPTIMISER + name: values for name, values in states.optimiser.items()}}
     context.state[_VERSION] = ConfigRecord({"version": version})
     context.state[_ARRAYS] = messages.array_record({name: values.cpu().numpy() for name, values in held.items()})
 
 
 def _tensor(values: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(values.copy()).to(device)  # what is held is read-only memory
+    return torch.from_numpy(values.copy()).to(device)  # the values are in read-only memory

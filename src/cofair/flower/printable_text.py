@@ -1,6 +1,6 @@
-"""What others say, as it may be printed."""
+"""Text from others, made safe to print."""
 
 
-def printable(said: object, most: int = 200) -> str:
-    """Return what a participant said as one short line: no control character of its reaches a log or a terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(said)[:most])
+def printable(text: object, most: int = 200) -> str:
+    """Return text from a participant as one short line: none of its control characters reach a log or a terminal."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text)[:most])

@@ -1,4 +1,4 @@
-"""A federation whose clients' data is elsewhere: the server knows names, sizes and what else was declared."""
+"""A federation whose clients' data is elsewhere: the server knows names, sizes and whatever else was declared."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ FILE = "participants.json"
 
 @dataclass(frozen=True)
 class Member:
-    """A participant that has joined, and what it told."""
+    """A participant that has joined, and what it declared."""
 
     identity: str
     name: str
@@ -29,9 +29,9 @@ class Member:
 
 
 def identities(grid: Grid) -> dict[str, NodeInfo]:
-    """Return the nodes that are there, by what they are recognised by: their key, or their number without one.
+    """Return the nodes that are online by their identity: their key or, without one, their number.
 
-    Numbers are new after a restart, so that only who authenticates itself with a key is recognised when it returns.
+    Numbers are new after a restart, so only a node that authenticates itself with a key is recognised when it returns.
     """
     return {
         "key " + hashlib.sha256(node.public_key).hexdigest()[:32] if node.public_key else f"node {node.node_id}": node
@@ -45,20 +45,20 @@ def write_members(folder: Path, members: Sequence[Member]) -> None:
 
 
 def read_members(folder: Path) -> list[Member] | None:
-    """Return who took part before the server was restarted; None where it had not begun."""
+    """Return who took part before the server was restarted; None if it had not started."""
     if not (folder / FILE).exists():
         return None
     try:
-        told = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        rows = json.loads((folder / FILE).read_text(encoding="utf-8"))
         return [
             Member(
                 str(one["identity"]), str(one["name"]), int(one["size"]),
                 None if one["class_counts"] is None else tuple(one["class_counts"]),
             )
-            for one in told
+            for one in rows
         ]  # fmt: skip
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        raise RunError(f"{folder / FILE} is damaged: begin anew in another folder.") from None
+        raise RunError(f"{folder / FILE} is damaged: start over in another folder.") from None
 
 
 class RemoteFederation(Federation):
@@ -67,7 +67,7 @@ class RemoteFederation(Federation):
     def __init__(
         self, members: Sequence[Member], test: Samples, validation: Samples | None, classes: int | None
     ) -> None:
-        """Take who has joined, and what the server itself has."""
+        """Take the members, and the server's own data."""
         self.members = tuple(members)
         self.names = tuple(member.name for member in members)
         self.sizes = torch.tensor([member.size for member in members])
@@ -76,11 +76,11 @@ class RemoteFederation(Federation):
         self.rows = torch.zeros(0, dtype=torch.int64, device=test.x.device)
 
     def class_counts(self) -> Tensor:
-        """Return how many samples of each class each client said that it has (N, classes)."""
-        told = [member.class_counts for member in self.members]
-        if any(counts is None for counts in told):
+        """Return how many samples of each class each client declared (N, classes)."""
+        declared = [member.class_counts for member in self.members]
+        if any(counts is None for counts in declared):
             raise RunError("The participants were not asked how many samples of each class they have.")
-        return torch.tensor(told)
+        return torch.tensor(declared)
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> "RemoteFederation":
         """Return this federation with the server's own data on a device."""

@@ -1,4 +1,4 @@
-"""The set-up of a run whose clients are elsewhere: the server's own data and model, and whoever takes part."""
+"""The set-up of a run whose clients are elsewhere: the server's own data and model, and the members."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +13,10 @@ from cofair.runs.setup import Parts, Setup, set_up
 
 @dataclass(frozen=True)
 class RemoteSetups:
-    """Makes the set-up of a run for the members that it has by then."""
+    """Makes the set-up of a run for its current members."""
 
     experiment: Experiment
-    own: Setup  # what the server has by itself
+    own: Setup  # the server's own
     given: frozenset[str]
     loss: Loss | None
     engine: GridEngine
@@ -26,12 +26,12 @@ class RemoteSetups:
         """Return the set-up of a run with these members."""
         here = self.own.problem.federation
         remote = RemoteFederation(members, here.test, here.validation, here.classes)
-        there = self.experiment.with_run(engine="loop")  # it never trains, so that any will do
+        there = self.experiment.with_run(engine="loop")  # it never trains, so any engine will do
         setup = set_up(there, Parts(remote, self.own.problem.layout.prototype, self.loss))
         return replace(setup, experiment=self.experiment, engine=self.engine, given=self.given)
 
     def members(self) -> list[Member] | None:
-        """Return everybody who took part before the server was restarted."""
+        """Return all members before the server was restarted."""
         return None if self.folder is None else read_members(self.folder)
 
     def write(self, members: Sequence[Member]) -> None:

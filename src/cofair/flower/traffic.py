@@ -1,4 +1,4 @@
-"""Bytes that travelled to and from each client, and a file of them in the run folder."""
+"""Bytes sent to and received from each client, and a file of them in the run folder."""
 
 import json
 from collections import Counter
@@ -15,10 +15,10 @@ FILE = "traffic.json"
 
 
 class Traffic:
-    """Counts the bytes of arrays, which are all but about a kilobyte of a message."""
+    """Counts the bytes of arrays; the rest of a message is about a kilobyte."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Count from zero, or from what a folder says was counted before."""
+        """Count from zero, or from the counts in a folder."""
         before = {} if folder is None else traffic(folder)
         self.down = Counter({client: down for client, (down, _) in before.items()})
         self.up = Counter({client: up for client, (_, up) in before.items()})

@@ -1,4 +1,4 @@
-"""Answers of a training, one by one, until they are the round's uploads; what cannot be used is refused."""
+"""Collect the answers of a training into the round's uploads; an answer that cannot be used is refused."""
 
 from typing import Any
 
@@ -15,17 +15,17 @@ from cofair.flower import messages, wire
 from cofair.flower.printable_text import printable
 from cofair.flower.wire import RefusedError
 
-_BESIDE = 2**20  # bytes of an answer beside its update: settings, losses, and how arrays are wrapped
+_OVERHEAD = 2**20  # bytes of an answer besides its update: settings, losses, and how arrays are wrapped
 
 
 def largest_upload(problem: Problem) -> int:
-    """Return how many bytes an upload may have at most: a whole model's update, where it stands, and losses."""
+    """Return how many bytes an upload may have: an update of the whole model, its bitmap, and losses."""
     row = problem.layout.size * torch.empty(0, dtype=problem.layout.dtype).element_size()
-    return row + (problem.layout.size + 7) // 8 + _BESIDE
+    return row + (problem.layout.size + 7) // 8 + _OVERHEAD
 
 
-class Gathering:
-    """The uploads of one training as they come in; who is not taken is absent."""
+class UploadCollector:
+    """The uploads of one training as they come in; a client whose answer is not taken is absent."""
 
     def __init__(self, problem: Problem, rewards: Rewards, t: int) -> None:
         """Make room for every client."""
@@ -42,8 +42,8 @@ class Gathering:
         }
 
     def take(self, i: int, reply: Message, model: str, version: str, scope: Tensor | None) -> Tensor:
-        """Take the answer of client i, of which all lies within the scope (D,), and return its update; or refuse it."""
-        told = self._checked(reply, model, version)
+        """Take the answer of client i, all of which lies within the scope (D,), and return its update; or refuse it."""
+        self._check(reply, model, version)
         if OPTIMISERS[self._work.optimiser].moves_masked:
             scope = None
         layout = self._problem.layout
@@ -52,7 +52,7 @@ class Gathering:
         numbers = {name: self._numbers(i, name) for name in self._work.statistics}
         one = wire.expected(1, nothing)[wire.VALUES]
         allowed |= {name: wire.Expected(one.dtype, count * one.most) for name, count in numbers.items()}
-        arrays = messages.arrays_of(told, allowed)
+        arrays = messages.arrays_of(reply, allowed)
         update = wire.unpack(arrays, nothing, scope)
         if not np.isfinite(arrays[wire.VALUES]).all():
             raise RefusedError("its update is not finite")
@@ -66,23 +66,22 @@ class Gathering:
         return update
 
     def uploads(self) -> Uploads:
-        """Return what was taken."""
+        """Return the uploads that were taken."""
         sizes = self._problem.federation.sizes
         return Uploads(self._updates, self._present, sizes, self._statistics, self.refused)
 
-    def _checked(self, reply: Message, model: str, version: str) -> Message:
-        """Refuse an answer that is no upload, or one to something else."""
-        told = messages.config_of(reply)
-        status = told.get("status")
+    def _check(self, reply: Message, model: str, version: str) -> None:
+        """Refuse an answer that is not an upload, or that answers another message."""
+        answer = messages.config_of(reply)
+        status = answer.get("status")
         if status != "ok":
-            raise RefusedError(printable(told.get("reason", "its training failed; its own log says why")))
+            raise RefusedError(printable(answer.get("reason", "its training failed; its own log says why")))
         expected: dict[str, Any] = {"round": self.t, "phase": self._work.phase.address, "version": version}
         for name, value in expected.items():
-            if told.get(name) != value:
-                raise RefusedError(f"it is stale: its {name} is {str(told.get(name))[:40]!r} and not {value!r}")
-        if told.get("model") != model:
+            if answer.get(name) != value:
+                raise RefusedError(f"it is stale: its {name} is {str(answer.get(name))[:40]!r} and not {value!r}")
+        if answer.get("model") != model:
             raise RefusedError("it is an update of another model")
-        return reply
 
     def _numbers(self, i: int, name: str) -> int:
         return 1 if name == "loss_before" else int(self._batches[i])

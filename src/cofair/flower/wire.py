@@ -1,8 +1,8 @@
-"""Rows of parameters as they travel: only the entries that are sent, and where they stand.
+"""Rows of parameters as they are sent: some of their entries, and where these belong.
 
-A row is sent within a scope, the entries that its client may hold. Of these only some may be sent, because the other
-side has the rest already: they travel as values with a bitmap over the scope or with indices into it, whichever is
-smaller, and with neither where all of them are sent.
+A row is sent within a scope, the entries that its client may hold. Often only some of these are sent, because the other
+side already has the rest: they are sent as values with a bitmap over the scope or with indices into it, whichever is
+smaller, and with neither if all of them are sent.
 """
 
 from collections.abc import Mapping
@@ -23,15 +23,15 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Expected:
-    """What a sender may put into an array: its type, and the most bytes of numbers."""
+    """What a sender may put into an array: its type, and its largest size in bytes."""
 
     dtype: np.dtype[Any]
     most: int
 
 
 def pack(row: Tensor, chosen: Tensor, scope: Tensor | None = None) -> Arrays:
-    """Return the chosen entries (D,) of a row as arrays; all of them lie in the scope (D,), by default everything."""
-    own, wanted = row.cpu().numpy(), chosen.cpu().numpy()  # numpy picks entries several times as fast as torch
+    """Return the chosen entries (D,) of a row as arrays; all of them are in the scope (D,), by default everything."""
+    own, wanted = row.cpu().numpy(), chosen.cpu().numpy()  # numpy selects entries several times as fast as torch
     sent = int(np.count_nonzero(wanted))
     values = {VALUES: own if sent == own.size else own[wanted]}
     room = own.size if scope is None else count(scope)
@@ -44,7 +44,7 @@ def pack(row: Tensor, chosen: Tensor, scope: Tensor | None = None) -> Arrays:
 
 
 def unpack(arrays: Mapping[str, np.ndarray[Any, Any]], base: Tensor, scope: Tensor | None = None) -> Tensor:
-    """Return a base row (D,) with the entries that were sent in their places; refuses what does not fit."""
+    """Return a base row (D,) with the entries that were sent in their places; refuse arrays that do not fit."""
     row = base.cpu().numpy().copy()
     within = None if scope is None else scope.cpu().numpy()
     room = row.size if within is None else int(np.count_nonzero(within))
@@ -82,12 +82,12 @@ def expected(entries: int, like: Tensor) -> dict[str, Expected]:
 
 
 def count(mask: Tensor) -> int:
-    """Return how many entries a mask has; numpy counts them many times as fast as torch adds them up."""
+    """Return how many entries a mask selects; numpy counts them many times as fast as torch adds them up."""
     return int(np.count_nonzero(mask.cpu().numpy()))
 
 
 def bits(mask: Tensor) -> np.ndarray[Any, Any]:
-    """Return a mask of any shape as one bit an entry."""
+    """Return a mask of any shape with one bit per entry."""
     return np.packbits(mask.flatten().cpu().numpy())
 
 

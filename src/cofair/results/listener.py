@@ -31,9 +31,9 @@ class Listener:
 class Listeners(Listener):
     """Several listeners as one."""
 
-    def __init__(self, *listeners: Listener) -> None:
-        """Pass on to these, in order."""
-        self._listeners = listeners
+    def __init__(self, *listeners: "Listener | Callback") -> None:
+        """Pass on to these, in order; functions are called with tested rounds."""
+        self._listeners = [each if isinstance(each, Listener) else CallbackListener(each) for each in listeners]
 
     def preparing(self, job: Job) -> None:
         """Pass it on."""

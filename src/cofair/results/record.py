@@ -4,7 +4,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -86,16 +86,3 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
-
-
-Listener = Callable[[str, int, Record | None], None]  # method, seed, tested round (None: a run is being prepared)
-
-
-def together(*listeners: Listener) -> Listener:
-    """Return one listener that passes each round on to several."""
-
-    def listen(method: str, seed: int, record: Record | None) -> None:
-        for listener in listeners:
-            listener(method, seed, record)
-
-    return listen

@@ -200,8 +200,6 @@ class _Folder:
         for key, value in computed.items():
             if key in ("cells", "fairness_interval") and self._start.get("version") != cofair.__version__:
                 continue  # another version may compute them differently
-            if key == "cells":
-                value = _as_written(value, summary.get(key))
             place = _first_difference(json.loads(json.dumps(value)), summary.get(key), key)
             if place is not None:
                 yield f"{place} in {SUMMARY} is not what follows from {HISTORY} and the ledger"
@@ -253,22 +251,6 @@ def _first_difference(computed: Any, written: Any, place: str) -> str | None:
         close = math.isclose(computed, written, rel_tol=_CLOSE, abs_tol=_CLOSE)
         return None if close or (computed != computed and written != written) else place
     return None if _text(computed) == _text(written) else place
-
-
-def _as_written(cells: dict[str, dict[str, Any]], written: Any) -> dict[str, dict[str, Any]]:
-    """Return cells without the columns that a summary lacks because it was written before they existed.
-
-    `best` reads each column at a round of its own, so its rounds are those of the columns of that time.
-    """
-    found = {}
-    for rule, cell in cells.items():
-        there = written.get(rule) if isinstance(written, dict) else None
-        if not isinstance(there, dict) or "rounds" not in there or not set(there) < set(cell):
-            there = cell
-        found[rule] = {key: cell[key] for key in there}
-        if rule == "best" and len(there) < len(cell):
-            found[rule]["rounds"] = there["rounds"]
-    return found
 
 
 def _text(value: Any) -> str:

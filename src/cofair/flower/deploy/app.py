@@ -1,4 +1,4 @@
-"""The app folder that `flwr run` sends to everybody: an experiment and the two apps around it."""
+"""The app folder that `flwr run` sends to every participant: an experiment and the two apps around it."""
 
 import hashlib
 import tomllib
@@ -22,7 +22,7 @@ name = "fairapp"
 version = "1.0.0"
 description = "A federation in which every participant receives a model as good as what it brought"
 license = { text = "Apache-2.0" }
-# empty on purpose: cofair and its dependencies are installed beforehand, by everybody, in the same versions
+# empty on purpose: everybody has installed cofair and its dependencies beforehand, in the same versions
 dependencies = []
 
 [tool.hatch.build.targets.wheel]
@@ -36,15 +36,15 @@ serverapp = "fairapp.server_app:app"
 clientapp = "fairapp.client_app:app"
 
 [tool.flwr.app.config]
-# sent to every participant: the name of a file beside this folder, in which stands what only the server knows
+# sent to every participant: the name of a file beside this folder that holds what only the server knows
 settings = "server"
 """
 
 _SERVER = '''\
 """The organiser's side.
 
-Its data is in the .npz file that server.toml names (x_test, y_test, x_validation, y_validation). In place of
-files.organiser any function of the context will do that returns ((inputs, labels), (inputs, labels)).
+Its data is in the .npz file that server.toml names (x_test, y_test, x_validation, y_validation). Any function of the
+context that returns ((inputs, labels), (inputs, labels)) can replace files.organiser.
 """
 
 from pathlib import Path
@@ -58,8 +58,8 @@ app = server_app(Path(__file__).with_name("experiment.toml"), MODEL, files.organ
 _CLIENT = '''\
 """A participant's side.
 
-Its data is in the .npz file that its settings.toml names (x and y). In place of files.participant any function of the
-context will do that returns (inputs, labels) or a data loader; context.node_config has its name, data and allow.
+Its data is in the .npz file that its settings.toml names (x and y). Any function of the context that returns (inputs,
+labels) or a data loader can replace files.participant; context.node_config has its name, data and allow.
 """
 
 from pathlib import Path
@@ -72,7 +72,7 @@ app = client_app(Path(__file__).with_name("experiment.toml"), MODEL, files.parti
 
 
 def demonstration(rounds: int, clients: int | None, method: str, seed: int) -> Experiment:
-    """Return the experiment of the demonstration: the embedded data, unequally spread over so many clients."""
+    """Return the experiment of the demonstration: the embedded data, unequally distributed over so many clients."""
     return Experiment.from_dict({
         "federation": {"data": "digits", "scene": "pow"} | ({} if clients is None else {"clients": clients}),
         "training": {"rounds": rounds},
@@ -95,16 +95,16 @@ def write_app(folder: Path, experiment: Experiment) -> None:
     write_whole(package / "client_app.py", _CLIENT)
 
 
-def packed(folder: Path) -> bytes:
-    """Return an app folder as the one file that Flower sends to everybody; its hash is what participants agree to."""
+def pack_app(folder: Path) -> bytes:
+    """Return an app folder as the one file that Flower sends to everybody; participants agree to its hash."""
     try:
         return build_fab_from_disk(folder)
-    except Exception as error:  # Flower says what is wrong with the folder in its own ways
+    except Exception as error:  # Flower has many ways to say what is wrong with the folder
         raise UsageError(f"{folder} cannot be packed as an app: {error}") from None
 
 
 def hash_of(app: bytes) -> str:
-    """Return the hash by which participants know an app."""
+    """Return the hash that identifies an app to participants."""
     return hashlib.sha256(app).hexdigest()
 
 
@@ -115,4 +115,4 @@ def experiment_in(app: bytes) -> Experiment:
             [name] = [name for name in files.namelist() if name.endswith("/experiment.toml")]
             return Experiment.from_dict(tomllib.loads(files.read(name).decode()))
     except (ValueError, zipfile.BadZipFile):
-        raise UsageError("The app holds no experiment.toml, or more than one.") from None
+        raise UsageError("The app must hold exactly one experiment.toml, and a valid one.") from None

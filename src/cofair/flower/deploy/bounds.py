@@ -1,9 +1,9 @@
-"""What a participant may push to the SuperLink, checked before the SuperLink keeps anything of it.
+"""What a participant may push to the SuperLink, checked before the SuperLink keeps any of it.
 
 Flower checks who calls. It does not check in whose name a message is pushed, how many objects it announces, or how many
-bytes follow; the ServerApp would fetch them all into its memory. How large an upload of a run may be, its ServerApp
-writes to a file (`allow`): until then only the few bytes of an answer to "who are you" are taken. An answer is
-announced once, and what is pushed counts for that answer, in however many sessions it comes.
+bytes follow; the ServerApp would fetch them all into its memory. The ServerApp of a run writes to a file how large an
+upload may be (`allow`): until then only the few bytes of an answer to "who are you" are accepted. An answer is
+announced once, and everything that is pushed counts towards that answer, in however many sessions it comes.
 """
 
 import hashlib
@@ -27,18 +27,18 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-FOLDER = "limits"  # of the organiser's folder: a file for each run
+FOLDER = "limits"  # in the organiser's folder: one file per run
 SMALLEST = 2**16  # bytes: enough for an answer without an update
 _FLEET = "/v1/fleet/"
-_OBJECT_BYTES = 2**20  # an upload announces at most one object for each, beside a few
+_OBJECT_BYTES = 2**20  # an upload may announce one object per so many bytes, and a few more
 _FEW_OBJECTS = 64
-_ANSWERS = 100_000  # that are remembered; Flower takes one only to a message that it has sent
-_SESSIONS = 4  # of pushing, that an answer may have at a time: a node that lost its connection begins another
+_ANSWERS = 100_000  # answers that are remembered; Flower takes answers only to messages that it has sent
+_SESSIONS = 4  # sessions of pushing that an answer may have at a time: a node that lost its connection starts another
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def allow(organiser: Path, run: int, size: int) -> None:
-    """Let the uploads of a run be so many bytes each."""
+    """Allow uploads of so many bytes each in a run."""
     (organiser / FOLDER).mkdir(mode=0o700, exist_ok=True)
     write_whole(organiser / FOLDER / str(run), str(max(size, SMALLEST)))
 
@@ -52,7 +52,7 @@ def largest(organiser: Path, run: int) -> int:
 
 
 class RefusedRequestError(Exception):
-    """A request that is not passed on; the text says why."""
+    """A request that is not forwarded; the text says why."""
 
 
 @dataclass
@@ -62,21 +62,21 @@ class Answer:
     node: int
     run: int
     tree: str  # hash of the objects that it announced
-    pushed: dict[str, int] = field(default_factory=dict)  # bytes of each object; one that is sent again counts once
+    pushed: dict[str, int] = field(default_factory=dict)  # bytes of each object; one that is sent twice counts once
     sessions: list[str] = field(default_factory=list)
 
 
 class Bounds:
-    """A layer around the SuperLink's app that refuses what nobody may push."""
+    """A layer around the SuperLink's app that refuses what participants may not push."""
 
     def __init__(self, app: App, organiser: Path) -> None:
-        """Wrap an app; the organiser's folder says what runs allow."""
+        """Wrap an app; the organiser's folder says how large uploads may be."""
         self._app, self._organiser = app, organiser
         self._answers: OrderedDict[tuple[int, str], Answer] = OrderedDict()  # by node and the message answered
         self._sessions: dict[str, Answer] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request; of the Fleet API only what participants need, by its exact name."""
+        """Handle one request; of the Fleet API, only calls that participants need pass, by their exact names."""
         if scope["type"] != "http" or not scope["path"].startswith(_FLEET):
             await self._app(scope, receive, send)
             return
@@ -86,19 +86,19 @@ class Bounds:
                 raise RefusedRequestError("There is no such call.")
             if call == "push-messages":
                 body = await _body(receive)
-                message, answer = self._announced(body)
-                await self._app(scope, _again(body, receive), self._noting(send, message, answer))
+                message, answer = self._announcement(body)
+                await self._app(scope, _replay(body, receive), self._noting_session(send, message, answer))
             elif call == "push-object":
                 body = await _body(receive)
                 self._count(body)
-                await self._app(scope, _again(body, receive), send)
+                await self._app(scope, _replay(body, receive), send)
             else:
                 await self._app(scope, receive, send)
         except RefusedRequestError as refusal:
             await _refuse(send, str(refusal))
 
-    def _announced(self, body: bytes) -> tuple[str, Answer]:
-        """Return which message is answered, and what the answer is to be; or refuse it."""
+    def _announcement(self, body: bytes) -> tuple[str, Answer]:
+        """Return which message is answered, and the answer that is announced; or refuse it."""
         request = PushMessagesRequest()
         try:
             request.ParseFromString(body)
@@ -106,23 +106,23 @@ class Bounds:
             raise RefusedRequestError("This is no message.") from None
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
             raise RefusedRequestError("One message is pushed at a time.")
-        told, tree = request.messages_list[0].metadata, request.message_object_trees[0]
-        if told.src_node_id != request.node.node_id or told.dst_node_id != SUPERLINK_NODE_ID:
+        message, tree = request.messages_list[0].metadata, request.message_object_trees[0]
+        if message.src_node_id != request.node.node_id or message.dst_node_id != SUPERLINK_NODE_ID:
             raise RefusedRequestError("A node speaks for itself, to the server.")
-        if not told.reply_to_message_id:
+        if not message.reply_to_message_id:
             raise RefusedRequestError("A node only answers.")
-        if tree.object_id != told.message_id:
+        if tree.object_id != message.message_id:
             raise RefusedRequestError("A message is announced with its own objects.")
-        _check_objects(tree, _most_objects(largest(self._organiser, told.run_id)))
+        _check_objects(tree, _most_objects(largest(self._organiser, message.run_id)))
         objects = hashlib.sha256(tree.SerializeToString(deterministic=True)).hexdigest()
-        answer = Answer(request.node.node_id, told.run_id, objects)
-        known = self._answers.get((answer.node, told.reply_to_message_id))
+        answer = Answer(request.node.node_id, message.run_id, objects)
+        known = self._answers.get((answer.node, message.reply_to_message_id))
         if known is not None and known.tree != answer.tree:
             raise RefusedRequestError("This message was answered otherwise before.")
-        return told.reply_to_message_id, answer
+        return message.reply_to_message_id, answer
 
-    def _noting(self, send: Send, message: str, answer: Answer) -> Send:
-        """Return a way to answer a node that notes which session of pushing the SuperLink has given it."""
+    def _noting_session(self, send: Send, message: str, answer: Answer) -> Send:
+        """Return a `send` that also notes which session of pushing the SuperLink gave a node."""
         parts: list[bytes] = []
         taken = False
 
@@ -151,7 +151,7 @@ class Bounds:
                 self._sessions.pop(session, None)
 
     def _count(self, body: bytes) -> None:
-        """Count an object that is pushed, or refuse it."""
+        """Count a pushed object, or refuse it."""
         request = PushObjectRequest()
         try:
             request.ParseFromString(body)
@@ -172,7 +172,7 @@ def _most_objects(size: int) -> int:
 
 
 def _check_objects(tree: ObjectTree, most: int) -> None:
-    """Refuse a tree that announces more objects than an upload may have, or something else than objects."""
+    """Refuse a tree that announces more objects than an upload may have, or anything but objects."""
     count, left = 1, [tree]
     while left:
         node = left.pop()
@@ -185,7 +185,7 @@ def _check_objects(tree: ObjectTree, most: int) -> None:
 
 
 async def _body(receive: Receive) -> bytes:
-    """Return the body of a request; one that is too large or breaks off is refused."""
+    """Return the body of a request; refuse one that is too large or breaks off."""
     parts, size = [], 0
     while True:
         message = await receive()
@@ -199,15 +199,15 @@ async def _body(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Return a body that was read as if it were not."""
-    told = False
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that first returns a body that was already read."""
+    replayed = False
 
     async def once() -> MutableMapping[str, Any]:
-        nonlocal told
-        if told:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        told = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return once

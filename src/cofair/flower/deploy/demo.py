@@ -19,14 +19,14 @@ from cofair.runs.setup import set_up
 from cofair.runs.single import run_experiment
 from cofair.storage.history import read_history
 
-STATUS_EVERY = 20.0  # seconds: asking Flower starts a process, which costs more than looking for files
+STATUS_EVERY = 20.0  # seconds; asking Flower starts a process, which costs more than looking for files
 TOLERANCE = 1e-4
 SERVER_DATA = "server.npz"
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """What the federation measured, the simulation of the same, and the bytes that travelled."""
+class DemoResult:
+    """What the federation measured, the simulation of the same experiment, and the bytes that were sent."""
 
     simulated: Result
     history: list[Record]
@@ -36,10 +36,10 @@ class Deployed:
 
     @property
     def difference(self) -> float:
-        """Return the largest difference between federation and simulation, of accuracies, reputations, downloads."""
+        """Return the largest difference to the simulation in contributions, accuracies, reputations and downloads."""
         own, other = self.history, self.simulated.history
         if len(own) != len(other):
-            raise RunError(f"The federation tested {len(own)} rounds, the simulation {len(other)}.")
+            raise RunError(f"The federation tested {len(own)} rounds, but the simulation {len(other)}.")
         pairs = [(self.contributions, list(self.simulated.contributions))]
         for one, two in zip(own, other, strict=True):
             pairs += [(one.accuracies, two.accuracies), (one.reputation or [], two.reputation or [])]
@@ -47,12 +47,12 @@ class Deployed:
         return max(abs(a - b) for left, right in pairs for a, b in zip(left, right, strict=True))
 
 
-def demonstrate(folder: Path, chosen: Experiment, seconds: float, tell: Callable[[str], None]) -> Deployed:
-    """Run an experiment on a federation in an empty folder, and in simulation; all processes are gone afterwards."""
+def demonstrate(folder: Path, chosen: Experiment, seconds: float, tell: Callable[[str], None]) -> DemoResult:
+    """Run an experiment on a federation in an empty folder, and in simulation; no process is left afterwards."""
     began = time.monotonic()
     names, out = [str(k) for k in range(chosen.federation.clients)], folder / "run"
     with LocalFederation(folder, chosen, names) as federation:
-        tell("folders, certificates and keys made; starting the server")
+        tell("made folders, certificates and keys; starting the server")
         federation.start_superlink()
         write_data(federation, chosen)
         federation.write_server_settings(clients=len(names), out=str(out), data=SERVER_DATA)
@@ -69,15 +69,15 @@ def demonstrate(folder: Path, chosen: Experiment, seconds: float, tell: Callable
     return read_back(out, simulated, taken)
 
 
-def read_back(out: Path, simulated: Result, seconds: float) -> Deployed:
-    """Return what a run folder of the federation holds, beside its simulation."""
+def read_back(out: Path, simulated: Result, seconds: float) -> DemoResult:
+    """Return what the run folder of the federation holds, together with its simulation."""
     contributions = json.loads((out / "run.json").read_text(encoding="utf-8"))["contributions"]
     traffic = json.loads((out / TRAFFIC).read_text(encoding="utf-8"))
-    return Deployed(simulated, read_history(out / "history.jsonl"), contributions, traffic, seconds)
+    return DemoResult(simulated, read_history(out / "history.jsonl"), contributions, traffic, seconds)
 
 
 def write_data(federation: LocalFederation, chosen: Experiment) -> None:
-    """Give everybody a file of its own, as it is in reality."""
+    """Give every participant and the server a file of their own, as in reality."""
     data = set_up(chosen).problem.federation
     for i, name in enumerate(data.names):
         own = data.client(i)
@@ -91,18 +91,18 @@ def write_data(federation: LocalFederation, chosen: Experiment) -> None:
 
 
 def is_over(out: Path) -> bool:
-    """Tell whether the run of a folder has ended and everything is written."""
+    """Return whether the run in a folder has ended and everything is written."""
     return (out / "summary.json").exists() and (out / TRAFFIC).exists()
 
 
 def wait(federation: LocalFederation, run: int, out: Path, until: float, tell: Callable[[str], None]) -> None:
-    """Wait until the run is over, telling each round; bounded in time."""
-    told, asked = 0, time.monotonic()
+    """Wait until the run is over, reporting each round, but not beyond a moment of `time.monotonic`."""
+    reported, asked = 0, time.monotonic()
     while not is_over(out):
         federation.processes.check()
         rounds = len(read_history(out / "history.jsonl")) if (out / "history.jsonl").exists() else 0
-        if rounds > told:
-            told = rounds
+        if rounds > reported:
+            reported = rounds
             tell(f"round {rounds} is over")
         now = time.monotonic()
         if now > until:

@@ -1,4 +1,4 @@
-"""What Flower's processes need to know, on both sides, and what of theirs is printed."""
+"""The environment of Flower's processes on both sides, and a filter for what they log."""
 
 import logging
 import os
@@ -13,10 +13,10 @@ _LONGEST = 2000  # characters of a line
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's processes: quiet, at home in a folder, and on loopback without a proxy.
+    """Return the environment of Flower's processes: no telemetry, a home folder, and no proxy on loopback.
 
-    A proxy that a machine needs for the outside world would otherwise see what its own processes say to each other,
-    tokens among it.
+    A proxy that the machine needs for the outside world would otherwise see what its own processes send each other,
+    including tokens.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     direct = ",".join(filter(None, [_LOOPBACK, os.environ.get("NO_PROXY") or os.environ.get("no_proxy")]))
@@ -26,15 +26,15 @@ def environment(home: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-class Printable(logging.Filter):
-    """Takes control characters out of what others have said, before it reaches a terminal or a log.
+class PrintableFilter(logging.Filter):
+    """Removes control characters from what others have sent before it reaches a terminal or a log.
 
-    Flower logs names and reasons as they came. What it says itself may have several lines: they are indented, so that
-    none of them looks like a line of its own.
+    Flower logs names and reasons as they came. Its own messages may have several lines: all but the first are
+    indented, so that none of them looks like a message of its own.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change a record, and let it pass."""
+        """Clean a record, and let it pass."""
         lines = re.split(r"[\r\n]+", record.getMessage())
         record.msg, record.args = "\n    ".join(printable(line, _LONGEST) for line in lines), ()
         if record.exc_info:
@@ -43,7 +43,7 @@ class Printable(logging.Filter):
 
 
 def print_safely() -> None:
-    """Let everything that Flower logs in this process go through `Printable`."""
+    """Let everything that Flower logs in this process go through `PrintableFilter`."""
     logger = logging.getLogger("flwr")
     for place in (logger, *logger.handlers):
-        place.addFilter(Printable())
+        place.addFilter(PrintableFilter())

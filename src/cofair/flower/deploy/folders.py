@@ -9,10 +9,10 @@ from pathlib import Path
 import cofair
 from cofair.config.experiment import Experiment
 from cofair.errors import UsageError
-from cofair.flower.ask_texts import EXPLAINED
+from cofair.flower.ask_texts import ASK_TEXTS
 from cofair.flower.asks import asked_by
 from cofair.flower.deploy import keys, texts
-from cofair.flower.deploy.app import demonstration, experiment_in, hash_of, packed, write_app
+from cofair.flower.deploy.app import demonstration, experiment_in, hash_of, pack_app, write_app
 from cofair.flower.deploy.names import check_name
 from cofair.flower.deploy.organiser import FILE as ORGANISER_FILE
 from cofair.flower.deploy.organiser import Organiser
@@ -27,10 +27,10 @@ def write_folders(
     folder: Path, experiment: Experiment | None, names: Sequence[str], host: str, port: int, *,
     inner_port: int | None = None, listen: str = "0.0.0.0",  # noqa: S104  # participants come from other machines
 ) -> str:  # fmt: skip
-    """Write the folders of a federation and return what to do next."""
+    """Write the folders of a federation and return a text that says what to do next."""
     _check(folder, names, host)
     chosen = demonstration(100, None, "fedrac", 0) if experiment is None else experiment
-    asked_by(chosen)  # refuses what cannot be deployed before anything is written
+    asked_by(chosen)  # refuses an experiment that cannot be deployed before anything is written
     with keys.private():
         return texts.NEXT.format(folder=folder, app=_write(folder, chosen, names, host, port, inner_port, listen))
 
@@ -71,13 +71,13 @@ def _write(
 def pack(folder: Path) -> str:
     """Write the organiser's app, as it is now, into every participant's folder, and return its hash.
 
-    Who has its folder already must agree to the new app by writing its hash into its own settings.
+    A participant that already has its folder must agree to the new app by writing the hash into its own settings.
     """
-    Organiser(folder / "organiser")  # refuses another folder
-    app = packed(folder / "organiser" / "app")
+    Organiser(folder / "organiser")  # refuses any other folder
+    app = pack_app(folder / "organiser" / "app")
     chosen, found = experiment_in(app), hash_of(app)
     asks = asked_by(chosen)
-    asked = "\n".join(f"- `{name}`: {EXPLAINED[name]}" for name in asks)
+    asked = "\n".join(f"- `{name}`: {ASK_TEXTS[name]}" for name in asks)
     (folder / "organiser" / "app.fab").write_bytes(app)
     for own in sorted(folder.glob(f"{_PARTICIPANT}*/")):
         name = own.name.removeprefix(_PARTICIPANT)
@@ -100,15 +100,15 @@ def _check(folder: Path, names: Sequence[str], host: str) -> None:
     if folder.exists():
         raise UsageError(f"{folder} exists already: name another folder.")
     if len(names) < 2 or len(set(names)) < len(names):
-        raise UsageError(f"A federation needs two or more participants of different names, but got {list(names)!r}.")
+        raise UsageError(f"A federation needs two or more participants with different names, not {list(names)!r}.")
     for name in names:
         check_name(name)
     if not _HOST.fullmatch(host):
-        raise UsageError(f"{host!r} is neither a host's name nor an address.")
+        raise UsageError(f"{host!r} is neither a host name nor an address.")
 
 
 def _write_credential(organiser: Path, address: str) -> None:
-    """Write the organiser's credential where Flower's own command looks for it (JSON is YAML as well)."""
+    """Write the organiser's credential where Flower's own command looks for it (JSON is also YAML)."""
     token = (organiser / "keys" / "control.token").read_bytes()
     known = {"authn-type": b"oidc", "oidc-access-token": token, "oidc-refresh-token": b"none"}
     stored = {

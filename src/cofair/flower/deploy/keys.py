@@ -1,8 +1,8 @@
 """Certificates and keys of a federation, in files that only their owner can read.
 
-The organiser has an authority of its own. It signs the server's certificate, and one for each participant that it
-admits: by it a participant is recognised before anything it sends is looked at. A participant's key is made on its own
-machine and stays there; what it sends to the organiser is a request that holds the public half.
+The organiser has an authority of its own. It signs the server's certificate and one for each participant that it
+admits, which identifies the participant before anything it sends is read. A participant's key is made on its own
+machine and stays there; the participant sends the organiser a request that holds the public half.
 """
 
 import base64
@@ -23,13 +23,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cofair.errors import UsageError
 
-DAYS = 365  # that certificates are valid
+DAYS = 365  # how long certificates are valid
 _CURVE = ec.SECP384R1()
 
 
 @contextmanager
 def private() -> Iterator[None]:
-    """Keep the files and folders that are made meanwhile to their owner."""
+    """Within this context, make files and folders that only their owner can read."""
     before = os.umask(0o077)
     try:
         yield
@@ -37,10 +37,12 @@ def private() -> Iterator[None]:
         os.umask(before)
 
 
-def own_folder(folder: Path) -> None:
-    """Make a folder its owner's alone, however it came here; refuse one that belongs to somebody else."""
+def restrict_to_owner(folder: Path) -> None:
+    """Make a folder accessible to its owner only, wherever it came from; refuse one that belongs to somebody else."""
     if folder.stat().st_uid != os.getuid():
-        raise UsageError(f"{folder} belongs to another user, who could change what runs here: copy it first.")
+        raise UsageError(
+            f"{folder} belongs to another user, who could change what runs here: make a copy and use that."
+        )
     folder.chmod(0o700)
 
 
@@ -49,7 +51,7 @@ def write_secret(path: Path, data: bytes) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise UsageError(f"{path} exists already: keys are never overwritten; name another folder.") from None
+        raise UsageError(f"{path} exists already, and keys are never overwritten: name another folder.") from None
     with os.fdopen(handle, "wb") as file:
         file.write(data)
 
@@ -60,7 +62,7 @@ def random_secret(path: Path) -> None:
 
 
 def certificates(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
-    """Write an authority (ca.key, ca.crt) and the certificate of the server at these hosts (server.key, .crt)."""
+    """Write an authority (ca.key, ca.crt) and a certificate for the server at these hosts (server.key, server.crt)."""
     authority, key = ec.generate_private_key(_CURVE), ec.generate_private_key(_CURVE)
     issuer = _name("cofair certificate authority")
     own = (
@@ -83,33 +85,35 @@ def certificates(folder: Path, hosts: Sequence[str], days: int = DAYS) -> None:
 
 
 def node_key(folder: Path) -> None:
-    """Write a participant's key (node.key), and the request for a certificate that it sends to the organiser."""
+    """Write a participant's key (node.key), and the certificate request that it sends to the organiser (node.csr)."""
     key = ec.generate_private_key(_CURVE)
     request = x509.CertificateSigningRequestBuilder().subject_name(_name("participant")).sign(key, hashes.SHA384())
     write_secret(folder / "node.key", _pem(key))
     (folder / "node.csr").write_bytes(request.public_bytes(serialization.Encoding.PEM))
 
 
-def requested(path: Path) -> x509.CertificateSigningRequest:
-    """Return the request in a file, or refuse it: it must be signed by the key that it names, of the right kind."""
+def read_request(path: Path) -> x509.CertificateSigningRequest:
+    """Return the request in a file; refuse one that is not signed by its own key, or whose key is of another kind."""
     try:
         request = x509.load_pem_x509_csr(path.read_bytes())
         signed = request.is_signature_valid
     except (OSError, ValueError):
-        raise UsageError(f"{path} holds no request: 'cofair deploy key' writes one, node.csr.") from None
+        raise UsageError(f"{path} holds no certificate request: 'cofair deploy key' writes one, node.csr.") from None
     key = request.public_key()
     if not signed or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
-        raise UsageError(f"{path} is not a request that 'cofair deploy key' has written.")
+        raise UsageError(f"{path} is not a certificate request that 'cofair deploy key' has written.")
     return request
 
 
-def issued(folder: Path, request: x509.CertificateSigningRequest, name: str, days: float = DAYS) -> x509.Certificate:
+def issue_certificate(
+    folder: Path, request: x509.CertificateSigningRequest, name: str, days: float = DAYS
+) -> x509.Certificate:
     """Return a participant's certificate under a name, signed by the authority in a folder."""
     authority = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     key = request.public_key()
     assert isinstance(authority, ec.EllipticCurvePrivateKey)  # written by `certificates`
-    assert isinstance(key, ec.EllipticCurvePublicKey)  # checked by `requested`
+    assert isinstance(key, ec.EllipticCurvePublicKey)  # checked by `read_request`
     builder = _leaf(_name(name), issuer.subject, key, authority, days, ExtendedKeyUsageOID.CLIENT_AUTH)
     return builder.sign(authority, hashes.SHA384())
 
@@ -123,7 +127,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def write_certificate(path: Path, certificate: x509.Certificate) -> None:
-    """Write a certificate, which is no secret."""
+    """Write a certificate, which is not secret."""
     path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
@@ -133,7 +137,7 @@ def flower_key(key: x509.CertificateSigningRequest | x509.Certificate) -> bytes:
 
 
 def flower_header(certificate: x509.Certificate) -> str:
-    """Return the public key as a node names it in every call of Flower's Fleet API."""
+    """Return the public key as a node sends it with every call of Flower's Fleet API."""
     return base64.b64encode(
         certificate.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -142,7 +146,7 @@ def flower_header(certificate: x509.Certificate) -> str:
 
 
 def flower_private_key(path: Path) -> bytes:
-    """Return a participant's private key in the form in which Flower reads it."""
+    """Return a participant's private key in the form that Flower reads."""
     key = serialization.load_pem_private_key(path.read_bytes(), None)
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -157,11 +161,11 @@ def fingerprint(holder: x509.CertificateSigningRequest | x509.Certificate) -> st
 
 
 def certificate_fault(folder: Path) -> str | None:
-    """Say what is wrong with a participant's certificate (node.crt, beside node.key and ca.crt), or None."""
+    """Return what is wrong with a participant's certificate (node.crt, beside node.key and ca.crt), or None."""
     certificate, authority = read_certificate(folder / "node.crt"), read_certificate(folder / "ca.crt")
     key = serialization.load_pem_private_key((folder / "node.key").read_bytes(), None)
     if certificate.public_key() != key.public_key():
-        return "it is that of another key"
+        return "it belongs to another key"
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):

@@ -1,4 +1,4 @@
-"""A real federation on this machine: the folders of `cofair deploy init`, started as their owners would."""
+"""A real federation on this machine: the folders of `cofair deploy init`, started as their owners would start them."""
 
 import json
 import time
@@ -8,9 +8,9 @@ from typing import Any
 
 from cofair.config.experiment import Experiment
 from cofair.errors import RunError
-from cofair.flower.ask_texts import EXPLAINED
+from cofair.flower.ask_texts import ASK_TEXTS
 from cofair.flower.deploy import keys
-from cofair.flower.deploy.app import hash_of, packed
+from cofair.flower.deploy.app import hash_of, pack_app
 from cofair.flower.deploy.folders import write_folders
 from cofair.flower.deploy.organiser import Organiser
 from cofair.flower.deploy.participant import FILE
@@ -24,7 +24,7 @@ class LocalFederation:
     """Starts a SuperLink and SuperNodes in a folder, and runs apps on them."""
 
     def __init__(self, folder: Path, experiment: Experiment, names: Sequence[str], host: str = LOOPBACK) -> None:
-        """Make everybody's folders below an empty one; starts nothing yet. Participants call the server at `host`."""
+        """Make everybody's folders in an empty one, and start nothing yet. Participants call the server at `host`."""
         self.folder, self.port, inner_port = folder, free_port(), free_port()
         write_folders(folder / "federation", experiment, names, host, self.port, inner_port=inner_port, listen=host)
         self.organiser = Organiser(folder / "federation" / "organiser")
@@ -43,7 +43,7 @@ class LocalFederation:
         while not (listens(self.port, self.organiser.settings.listen) and listens(self.organiser.settings.inner_port)):
             self.processes.check()
             if time.monotonic() > until:
-                raise RunError(f"The server does not listen on port {self.port} after {START_SECONDS:g} s.")
+                raise RunError(f"The server is not listening on port {self.port} after {START_SECONDS:g} s.")
             time.sleep(0.1)
 
     def admit(self, name: str) -> None:
@@ -56,7 +56,7 @@ class LocalFederation:
         self.settings(name, port=free_port())
 
     def settings(self, name: str, **changes: object) -> None:
-        """Change settings of a participant, as it does in its own file."""
+        """Change settings in a participant's own file."""
         file = self.participant(name) / FILE
         lines = file.read_text(encoding="utf-8").splitlines()
         known = {key: k for k, line in enumerate(lines) for key in changes if line.startswith(f"{key} = ")}
@@ -64,9 +64,9 @@ class LocalFederation:
             lines[known[key]] = f"{key} = {json.dumps(value)}"
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    def agree(self, name: str, apps: Collection[Path], allow: Collection[str] = tuple(EXPLAINED)) -> None:
-        """Let a participant agree to apps, by their hashes, and to what they ask for."""
-        self.settings(name, apps=[hash_of(packed(app)) for app in apps], allow=list(allow))
+    def agree(self, name: str, apps: Collection[Path], allow: Collection[str] = tuple(ASK_TEXTS)) -> None:
+        """Make a participant agree to apps, by their hashes, and to what they ask for."""
+        self.settings(name, apps=[hash_of(pack_app(app)) for app in apps], allow=list(allow))
 
     def start_node(self, name: str, within: Sequence[str] = ()) -> None:
         """Start the SuperNode of a participant; `within` is a command that runs it elsewhere."""
@@ -74,27 +74,27 @@ class LocalFederation:
         self.processes.start(f"node-{name}", [*within, *node])
 
     def write_server_settings(self, name: str = "server", **settings: Mapping[str, object] | object) -> None:
-        """Write what only the server knows of a run."""
+        """Write what only the server knows about a run."""
         text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
         (self.organiser.folder / f"{name}.toml").write_text(text, encoding="utf-8")
 
     def run(self, app: Path | None = None, settings: str = "server") -> int:
         """Submit an app, by default the organiser's own, and return the number of its run."""
-        told = self._flower(
+        answer = self._flower(
             "run", str(app or "app"), "here", "--format", "json", "--run-config", f"settings='{settings}'"
         )
-        if not told.get("success", False):
-            raise RunError(f"Flower did not take the app: {told.get('error-message', told)}")
-        return int(told["run-id"])
+        if not answer.get("success", False):
+            raise RunError(f"Flower did not accept the app: {answer.get('error-message', answer)}")
+        return int(answer["run-id"])
 
     def status(self, run: int) -> str:
-        """Return what Flower says of a run, such as running or finished:completed."""
-        told = self._flower("list", "here", "--run-id", str(run), "--format", "json")
-        runs = told.get("runs") or [{}]
+        """Return Flower's status of a run, such as running or finished:completed."""
+        answer = self._flower("list", "here", "--run-id", str(run), "--format", "json")
+        runs = answer.get("runs") or [{}]
         return str(runs[0].get("status", "unknown"))
 
     def log(self, run: int) -> str:
-        """Return what the ServerApp of a run has logged; Flower keeps that in the SuperLink's database."""
+        """Return the log of a run's ServerApp, which Flower keeps in the SuperLink's database."""
         return self.processes.finish("serverapp", self._command("log", str(run), "here", "--show"), COMMAND_SECONDS)
 
     def _command(self, *arguments: str) -> list[str]:

@@ -24,7 +24,7 @@ class OrganiserSettings:
     """Where participants find the server."""
 
     port: int = setting(8443, "port that participants call", minimum=1, maximum=65535)
-    listen: str = setting("0.0.0.0", "address of this machine on which that port is open")  # noqa: S104
+    listen: str = setting("0.0.0.0", "address of this machine at which that port is open")  # noqa: S104
     inner_port: int = setting(8444, "port of the SuperLink itself, on 127.0.0.1 only", minimum=1, maximum=65535)
 
 
@@ -44,29 +44,31 @@ class Organiser:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return what Flower's processes need to know."""
+        """Return the environment of Flower's processes."""
         return environment(self.folder / "home")
 
     @property
     def admitted(self) -> list[str]:
-        """Return who is admitted."""
+        """Return the names of the admitted participants."""
         return sorted(path.stem for path in (self.folder / "participants").glob("*.crt"))
 
     def admit(self, name: str, request: Path) -> str:
         """Issue the certificate of a participant, register its key, and return its fingerprint.
 
-        Who is admitted already, with the same key, is given a new certificate.
+        A participant that is already admitted with the same key gets a new certificate.
         """
         check_name(name)
-        wanted = keys.requested(request)
+        wanted = keys.read_request(request)
         key = keys.fingerprint(wanted)
         known = {other: keys.fingerprint(keys.read_certificate(self._file(other, "crt"))) for other in self.admitted}
         if known.get(name, key) != key:
-            raise UsageError(f"There is a participant {name!r} with another key: 'cofair deploy remove' takes it out.")
+            raise UsageError(
+                f"There is already a participant {name!r} with another key: 'cofair deploy remove' removes it."
+            )
         if other := next((other for other in known if known[other] == key and other != name), None):
-            raise UsageError(f"This is the key of participant {other!r}: each has a key of its own.")
+            raise UsageError(f"This is the key of participant {other!r}: each participant needs a key of its own.")
         self._register(name, keys.flower_key(wanted))
-        keys.write_certificate(self._file(name, "crt"), keys.issued(self.folder / "keys", wanted, name))
+        keys.write_certificate(self._file(name, "crt"), keys.issue_certificate(self.folder / "keys", wanted, name))
         self.write_proxy()
         return key
 
@@ -76,30 +78,31 @@ class Organiser:
         if self._file(name, "node").exists() and public.read_bytes().strip() == key:
             return
         public.write_bytes(key + b"\n")
-        told = self._flower("supernode", "register", str(public), "here", "--name", name, "--format", "json")
-        if not told.get("success", False):
+        answer = self._flower("supernode", "register", str(public), "here", "--name", name, "--format", "json")
+        if not answer.get("success", False):
             public.unlink()
-            said = " ".join(str(told.get("error-message", told)).split())
-            hint = ": it was removed before, and makes a new one" if "already in use" in said else ""
-            raise RunError(f"Flower does not take the key of {name!r}{hint} ({said}).")
-        self._file(name, "node").write_text(str(told["node-id"]), encoding="ascii")
+            reason = " ".join(str(answer.get("error-message", answer)).split())
+            hint = ", which was removed before and needs a new one" if "already in use" in reason else ""
+            raise RunError(f"Flower does not accept the key of {name!r}{hint} ({reason}).")
+        self._file(name, "node").write_text(str(answer["node-id"]), encoding="ascii")
 
     def remove(self, name: str) -> None:
-        """Let a participant in no more."""
+        """Stop admitting a participant."""
         check_name(name)
         if not self._file(name, "node").exists():
             raise UsageError(f"There is no participant {name!r}; admitted: {', '.join(self.admitted) or 'nobody'}.")
         self._file(name, "crt").unlink(missing_ok=True)
-        self.write_proxy()  # first of all: from now on nothing of it is let through
+        self.write_proxy()  # first of all: from now on none of its calls is let through
         node = self._file(name, "node").read_text(encoding="ascii")
-        told = self._flower("supernode", "unregister", node, "here", "--format", "json")
-        if not told.get("success", False):
-            raise RunError(f"{name} is let in no more, but is still registered: {told.get('error-message', told)}")
+        answer = self._flower("supernode", "unregister", node, "here", "--format", "json")
+        if not answer.get("success", False):
+            reason = answer.get("error-message", answer)
+            raise RunError(f"{name} is no longer admitted, but is still registered with Flower: {reason}")
         for ending in ("node", "pub"):
             self._file(name, ending).unlink()
 
     def write_proxy(self) -> None:
-        """Write the proxy's configuration, and let it read it where it is running."""
+        """Write the proxy's configuration, and reload it if the proxy is running."""
         proxy.write(self.folder, self.settings.listen, self.settings.port, self.settings.inner_port)
         self._nginx("-t", "-q")
         if proxy.is_running(self.folder):
@@ -109,8 +112,9 @@ class Organiser:
         command = proxy.command(self.folder, *arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if "[emerg]" in line]
-            raise RunError(f"nginx refuses its configuration: {complaint(said[0] if said else done.stderr)}")
+            emergencies = [line for line in done.stderr.splitlines() if "[emerg]" in line]
+            reason = complaint(emergencies[0] if emergencies else done.stderr)
+            raise RunError(f"nginx refuses its configuration: {reason}")
 
     def _file(self, name: str, ending: str) -> Path:
         return self.folder / "participants" / f"{name}.{ending}"
@@ -123,11 +127,11 @@ class Organiser:
                 env={**os.environ, **self.environment}, timeout=_SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise RunError(f"Flower's SuperLink does not answer within {_SECONDS:g} s: is it running?") from None
+            raise RunError(f"Flower's SuperLink did not answer within {_SECONDS:g} s: is it running?") from None
         try:
-            told = json.loads(done.stdout)
+            answer = json.loads(done.stdout)
         except ValueError:
-            told = None
-        if not isinstance(told, dict):
+            answer = None
+        if not isinstance(answer, dict):
             raise RunError(f"Flower failed: {complaint(done.stdout + done.stderr)} (is the SuperLink running?)")
-        return told
+        return answer

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cofair.errors import UsageError
-from cofair.flower.ask_texts import EXPLAINED
+from cofair.flower.ask_texts import ASK_TEXTS
 from cofair.flower.deploy import keys
 from cofair.flower.deploy.names import check_name
 from cofair.settings import read, setting
@@ -21,8 +21,10 @@ class ParticipantSettings:
     name: str = setting("", "name under which the organiser admitted this participant")
     superlink: str = setting("", "the organiser's server, as host:port")
     data: str = setting("data.npz", "a .npz file with the arrays x (inputs) and y (labels); relative to this folder")
-    allow: tuple[str, ...] = setting((), "what may be told beside updates; an experiment that asks for more is refused")
-    apps: tuple[str, ...] = setting((), "SHA-256 of the apps that may run here; none other is ever started")
+    allow: tuple[str, ...] = setting(
+        (), "what may be sent besides updates; an experiment that asks for more is refused"
+    )
+    apps: tuple[str, ...] = setting((), "SHA-256 of the apps that may run here; no other is ever started")
     port: int = setting(
         9094, "port of this machine that the SuperNode uses for itself, on 127.0.0.1 only", minimum=1, maximum=65535
     )
@@ -47,8 +49,8 @@ class Participant:
             if not re.fullmatch("[0-9a-f]{64}", app):
                 raise UsageError(f"{path}: apps are SHA-256 hashes of 64 hexadecimal digits, but {app!r} is not.")
         for name in self.settings.allow:
-            if name not in EXPLAINED:
-                raise UsageError(f"{path}: allow names {name!r}; there are {', '.join(EXPLAINED)}.")
+            if name not in ASK_TEXTS:
+                raise UsageError(f"{path}: allow names {name!r}: choose from {', '.join(ASK_TEXTS)}.")
 
     @property
     def data(self) -> Path:
@@ -56,16 +58,16 @@ class Participant:
         return self.folder / self.settings.data
 
     def check(self) -> None:
-        """Refuse to start where something is missing, in a sentence that says what to do."""
+        """Refuse to start if something is missing, with an error that says what to do."""
         if not (self.folder / "node.key").exists():
-            raise UsageError(f"There is no node.key in {self.folder}: venv/bin/cofair deploy key")
+            raise UsageError(f"There is no node.key in {self.folder}: make it with 'venv/bin/cofair deploy key'.")
         if not (self.folder / "node.crt").exists():
             raise UsageError(
-                f"There is no node.crt in {self.folder}: send node.csr to the organiser, who sends it back."
+                f"There is no node.crt in {self.folder}: send node.csr to the organiser, who returns your node.crt."
             )
         if (fault := keys.certificate_fault(self.folder)) is not None:
             raise UsageError(f"node.crt cannot be used: {fault}. Ask the organiser for a new one.")
         if not self.data.exists():
-            raise UsageError(f"There is no {self.data}: {FILE} (data) says where your data is.")
+            raise UsageError(f"There is no {self.data}: put your data there, or set its place in {FILE} (data).")
         if not self.settings.apps:
-            raise UsageError(f"{FILE} names no app that may run here (apps): ask the organiser for its hash.")
+            raise UsageError(f"{FILE} names no app that may run here (apps): ask the organiser for the app's hash.")

@@ -8,21 +8,21 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens on now."""
+    """Return a port of loopback that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def listens(port: int, host: str = LOOPBACK) -> bool:
-    """Tell whether somebody listens on a port of this machine."""
+    """Return whether something listens on a port of this machine."""
     with socket.socket() as probe:
         probe.settimeout(0.5)
         return probe.connect_ex((host, port)) == 0
 
 
 def refuse_taken(port: int, host: str, setting: str) -> None:
-    """Refuse a port on which somebody listens already; `setting` says where it is set."""
+    """Refuse a port that something already listens on; `setting` says where it is set."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -30,4 +30,4 @@ def refuse_taken(port: int, host: str, setting: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             reason = (error.strerror or "it cannot be used").lower()
-            raise UsageError(f"Port {port} of {host} cannot be opened ({reason}): {setting} says which.") from None
+            raise UsageError(f"Port {port} of {host} cannot be opened ({reason}): set another in {setting}.") from None

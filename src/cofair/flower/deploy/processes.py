@@ -1,7 +1,7 @@
-"""Processes that are all gone at the end: when all went well, on failure and on Ctrl-C.
+"""Processes that are all stopped at the end: after success, on failure and on Ctrl-C.
 
-Every process gets a mark in its environment, which its children inherit. At the end whoever bears the mark is stopped,
-wherever it stands: Flower's processes start others of their own.
+Every process gets a mark in its environment, which its children inherit. At the end, every process with the mark is
+stopped, because Flower's processes start others of their own.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from types import TracebackType
 from cofair.errors import RunError
 
 MARK = "COFAIR_DEPLOYMENT"
-PATIENCE = 8.0  # seconds between asking a process to end and ending it
+PATIENCE = 8.0  # seconds between asking a process to end and killing it
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FAILURE = re.compile(r"error(?!.*exit code)|fail|refus|denied|cannot|not found", re.IGNORECASE)
 
@@ -32,7 +32,7 @@ class Processes:
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
         """Write logs to a folder."""
         self.logs, self.mark = logs, secrets.token_hex(8)
-        # Flower's processes look for others of Flower on the path, where an environment that is not activated is not
+        # Flower's processes look for Flower's other commands on the path, which lacks an environment not activated
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         self.environment = {**os.environ, "PATH": path, **environment, MARK: self.mark}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -46,7 +46,7 @@ class Processes:
         self.stop()
 
     def start(self, name: str, command: Sequence[str], **extra: str) -> subprocess.Popen[bytes]:
-        """Start a process that goes on."""
+        """Start a process that keeps running."""
         with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [program(command[0]), *command[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
@@ -72,18 +72,18 @@ class Processes:
         return text
 
     def check(self) -> None:
-        """Say so if a process that should go on has ended."""
+        """Raise an error if a process that should still run has ended."""
         for name, process in self._running.items():
             if process.poll() is not None:
                 text = (self.logs / f"{name}.log").read_text(encoding="utf-8", errors="replace")
                 raise RunError(f"{name} ended early (exit code {process.returncode}): {complaint(text)}")
 
     def forget(self, name: str) -> subprocess.Popen[bytes]:
-        """Return a process that may end when it likes; it is stopped at the end all the same."""
+        """Return a process that may now end at any time; if it does not, it is still stopped at the end."""
         return self._running.pop(name)
 
     def stop(self) -> None:
-        """Ask all processes to end, wait a little, and end those that did not; a second Ctrl-C does not stop this."""
+        """Ask all processes to end, wait a little, and kill those that did not; a second Ctrl-C does not stop this."""
         main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
         try:
@@ -103,15 +103,15 @@ class Processes:
             process.wait(timeout=PATIENCE)
 
     def left(self) -> list[int]:
-        """Return the processes that are still there."""
+        """Return the processes that are still running."""
         for process in self._running.values():
-            process.poll()  # so that one that has ended is not taken for one that goes on
+            process.poll()  # so that one that has ended is not taken for a running one
         marked = _marked(self.mark)
         return sorted({*marked, *[process.pid for process in self._running.values() if process.returncode is None]})
 
 
 def program(name: str) -> str:
-    """Return where a command of this installation lies: beside Python, or on the path."""
+    """Return where a command of this installation is: beside Python, or on the path."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -120,22 +120,22 @@ def program(name: str) -> str:
 
 
 def complaint(text: str) -> str:
-    """Return the last line of a log that speaks of a failure, or else the last one: Flower goes on to say goodbye."""
+    """Return the last line of a log that mentions a failure (Flower logs more after it), or else the last line."""
     lines = [line.strip() for line in _COLOUR.sub("", text).splitlines() if line.strip()]
     complaining = [line for line in lines if _FAILURE.search(line)]
     return (complaining or lines or ["it printed nothing"])[-1]
 
 
 def _marked(mark: str) -> list[int]:
-    """Return the processes whose environment bears a mark; where there is no /proc, only children are known."""
+    """Return the processes whose environment has a mark; without /proc, none is found and only children are known."""
     wanted, found = f"{MARK}={mark}".encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            bears = wanted in (entry / "environ").read_bytes().split(b"\0")
+            has_mark = wanted in (entry / "environ").read_bytes().split(b"\0")
             ended = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except (OSError, IndexError):
             continue
-        if bears and not ended and int(entry.name) != os.getpid():
+        if has_mark and not ended and int(entry.name) != os.getpid():
             found.append(int(entry.name))
     return found
 

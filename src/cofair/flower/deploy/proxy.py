@@ -1,8 +1,8 @@
-"""The only door to the outside: nginx, which lets admitted participants through to the Fleet API and to nothing else.
+"""The only way in from outside: nginx, which lets admitted participants reach the Fleet API and nothing else.
 
 Flower serves its Fleet, Control and Runtime APIs on one port. That port is on loopback; nginx listens outside, asks for
 a certificate of the federation's authority, compares it with the key that the call is signed with, and forwards the
-calls that a SuperNode needs. The largest request and the slowest one are bounded here, before Flower reads anything.
+calls that a SuperNode needs. It limits the size and duration of requests before Flower reads anything.
 """
 
 import os
@@ -16,7 +16,7 @@ from cofair.flower.deploy import keys
 from cofair.storage.folder import write_whole
 
 LARGEST_REQUEST = 8 * 2**20  # bytes of a call that pushes an object: Flower sends arrays in pieces of 5 MiB
-_LARGEST_OTHER = 2**18  # of any other call, which carries no numbers
+_LARGEST_OTHER = 2**18  # bytes of any other call, which carries no arrays
 CALLS = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
     "push-object", "pull-object", "confirm-message-received",
@@ -38,7 +38,7 @@ http {{
     map_hash_bucket_size 1024;
     log_format calls '$time_iso8601 $remote_addr "$participant" $ssl_client_serial $request_method $uri $status '
                      '$request_length $bytes_sent $request_time';
-    # calls that ask for work come every few seconds, and say nothing while they succeed
+    # calls that ask for work come every few seconds, and are not worth a line while they succeed
     map "$uri $status" $worth_logging {{
         default 1;
         "~^/v1/fleet/(pull-messages|send-node-heartbeat) 200$" 0;
@@ -50,7 +50,7 @@ http {{
     uwsgi_temp_path proxy/none;
     scgi_temp_path proxy/none;
 
-    # a certificate speaks for one key: the serial number and the key that signs the call must belong together
+    # a certificate is for one key: the serial number and the key that signs the call must belong together
     map "$ssl_client_serial $http_flwr_public_key" $participant {{
         default "";
 {admitted}    }}
@@ -96,7 +96,7 @@ http {{
 }}
 """
 
-# by its exact name, and forwarded under that name: nothing that a participant writes stands in the path
+# matched by its exact name and forwarded under that name: nothing that a participant writes ends up in the path
 _CALL = """\
         location = /v1/fleet/{call} {{
             limit_except POST {{ deny all; }}
@@ -108,18 +108,18 @@ _CALL = """\
 
 
 def program() -> str:
-    """Return where nginx lies; distributions put it where only administrators look."""
+    """Return where nginx is; distributions install it where only administrators look."""
     found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/bin")
     if found is None:
-        raise UsageError("This needs nginx, through which participants are let in: apt-get install nginx-light")
+        raise UsageError("This needs nginx, which lets participants in: install it with 'apt-get install nginx-light'.")
     return found
 
 
 def write(organiser: Path, listen: str, port: int, inner_port: int) -> None:
-    """Write nginx' configuration for whoever has a certificate in the organiser's folder participants/."""
+    """Write nginx's configuration for every participant with a certificate in the organiser's folder participants/."""
     (organiser / _FOLDER).mkdir(mode=0o700, exist_ok=True)
     text = _CONFIGURATION.format(
-        user="user root root;\n" if os.getuid() == 0 else "",  # a worker of another user could not read this folder
+        user="user root root;\n" if os.getuid() == 0 else "",  # a worker run by another user could not read this folder
         admitted="".join(_lines(sorted((organiser / "participants").glob("*.crt")))),
         listen=f"[{listen}]" if ":" in listen else listen,
         port=port,
@@ -135,19 +135,19 @@ def write(organiser: Path, listen: str, port: int, inner_port: int) -> None:
 
 def command(organiser: Path, *more: str) -> list[str]:
     """Return the command that runs nginx in an organiser's folder."""
-    # its own messages go to stderr from the first line on; the folder's path never stands in the configuration
+    # its own messages go to stderr from the first line on; the configuration never contains the folder's path
     return [program(), "-p", f"{organiser.resolve()}/", "-c", f"{_FOLDER}/nginx.conf", "-e", "stderr", *more]
 
 
-def begin_log(organiser: Path) -> None:
-    """Put the log of an earlier start aside; that of the one before it goes."""
+def rotate_log(organiser: Path) -> None:
+    """Move the log of the last start aside, replacing that of the start before."""
     log = organiser / _FOLDER / "access.log"
     if log.exists():
         log.replace(log.with_suffix(".log.1"))
 
 
 def is_running(organiser: Path) -> bool:
-    """Tell whether the proxy of a folder is running; another process may have its number after a power cut."""
+    """Return whether the proxy of a folder is running; after a power cut, another process may have its number."""
     try:
         number = int((organiser / _FOLDER / "nginx.pid").read_text())
         os.kill(number, 0)

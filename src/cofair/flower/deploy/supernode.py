@@ -1,10 +1,10 @@
 """A participant's SuperNode: Flower's own, with what the participant's side of the agreement needs.
 
-- It shows the certificate that the organiser issued, and takes the organiser's server for nobody else's.
-- It runs an app only if its hash stands in the participant's own settings.
-- Each message gets its own answer: Flower pushes an answer only after a message was pulled, so that one late answer
-  would leave a node a round behind for good. Here an answer to anything but the last message is dropped.
-- Only a SuperExec that shares a secret with it gets tasks, and their tokens stand on no command line.
+- It presents the certificate that the organiser issued, and trusts no server but the organiser's.
+- It runs an app only if the app's hash is in the participant's own settings.
+- Each message gets its own answer: Flower pushes an answer only after a message was pulled, so one late answer would
+  leave a node a round behind for good. Here an answer to anything but the last message is dropped.
+- Only a SuperExec that shares a secret with it gets tasks, and their tokens are never on a command line.
 """
 
 import hashlib
@@ -34,26 +34,26 @@ from cofair.flower.deploy import keys, superexec
 from cofair.flower.deploy.environment import environment, print_safely
 from cofair.flower.deploy.participant import FILE, Participant
 from cofair.flower.deploy.ports import LOOPBACK, refuse_taken
-from cofair.flower.deploy.watchdog import KeptProcess
+from cofair.flower.deploy.watchdog import SupervisedProcess
 from cofair.flower.printable_text import printable
 
 LOG = logging.getLogger("flwr.cofair")
 _REFUSED = {
-    400: "perhaps its certificate has expired, or is not of this federation",
+    400: "perhaps its certificate has expired, or belongs to another federation",
     401: "the organiser has not admitted this key, or has removed it",
 }
 
 
 class StaleReplyError(Exception):
-    """An answer to a message that nobody waits for any more."""
+    """An answer to a message that is no longer waiting for one."""
 
 
 class FederationClient(FleetHttpClient):
     """Calls the organiser's server as one participant; made by `client_of`."""
 
     participant: Participant
-    asked: str | None = None  # the message that was pulled last
-    answered: bool = True  # whether an answer to it was handed over, whatever became of that
+    last_message: str | None = None  # the message that was pulled last
+    answered: bool = True  # whether an answer to it was pushed, successfully or not
 
     def __init__(self, base_url: str, **options: Any) -> None:
         """Connect with the participant's certificate."""
@@ -61,14 +61,14 @@ class FederationClient(FleetHttpClient):
         context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
         context.load_cert_chain(str(folder / "node.crt"), str(folder / "node.key"))
         super().__init__(base_url, **{**options, "verify": context})
-        self._client.follow_redirects = False  # the server shall not send calls of this machine elsewhere
+        self._client.follow_redirects = False  # the server must not redirect this machine's calls elsewhere
         self._runs: dict[int, tuple[str, str, str]] = {}  # of each run: the app's name, version and hash
 
     def _unary_unary(self, **call: Any) -> Any:
         try:
             return super()._unary_unary(**call)
         except httpx.TimeoutException as error:
-            # Flower takes what speaks of TLS for a wrong certificate and gives up, a handshake that takes long as well
+            # Flower takes any error that mentions TLS, even a slow handshake, for a wrong certificate and gives up
             raise type(error)("the server did not answer in time") from None
         except httpx.HTTPStatusError as error:
             if (reason := _REFUSED.get(error.response.status_code)) is not None:
@@ -76,7 +76,7 @@ class FederationClient(FleetHttpClient):
             raise
 
     def GetRun(self, request: GetRunRequest) -> GetRunResponse:  # noqa: N802
-        """Fetch what a run is; one of an app that the participant has not agreed to is ignored."""
+        """Fetch a run; ignore one whose app the participant has not agreed to."""
         response = super().GetRun(request)
         run = response.run
         if run.fab_hash not in self.participant.settings.apps:
@@ -85,9 +85,9 @@ class FederationClient(FleetHttpClient):
         return response
 
     def GetFab(self, request: GetFabRequest) -> GetFabResponse:  # noqa: N802
-        """Fetch an app; one that the participant has not agreed to is dropped before anything looks into it.
+        """Fetch an app; one that the participant has not agreed to is dropped before anything reads it.
 
-        Flower loads an app from the folder that the run's name and version lead to: they must be the app's own.
+        Flower loads an app from the folder that the run's name and version point to: they must be the app's own.
         """
         response = super().GetFab(request)
         found = hashlib.sha256(response.fab.content).hexdigest()
@@ -99,35 +99,35 @@ class FederationClient(FleetHttpClient):
 
     def _refuse(self, app: str) -> NoReturn:
         agreed = ", ".join(self.participant.settings.apps)
-        LOG.error("Refused to run the app %s: it is none of those in settings.toml (%s).", printable(app), agreed)
+        LOG.error("Refused to run the app %s: it is not among those in settings.toml (%s).", printable(app), agreed)
         raise RunNotRunningException  # Flower then ignores the message that came with it
 
     def PullMessages(self, request: PullMessagesRequest) -> PullMessagesResponse:  # noqa: N802
-        """Pull a message, which then waits for its answer."""
+        """Pull a message, which then waits for an answer."""
         response = super().PullMessages(request)
         if response.messages_list:
-            type(self).asked, type(self).answered = response.messages_list[0].metadata.message_id, False
+            type(self).last_message, type(self).answered = response.messages_list[0].metadata.message_id, False
         return response
 
     def PushMessages(self, request: PushMessagesRequest) -> PushMessagesResponse:  # noqa: N802
-        """Push the answer to the message that was pulled last, and no other."""
+        """Push an answer to the message that was pulled last, and to no other."""
         [message] = request.messages_list
-        if message.metadata.reply_to_message_id != self.asked:
-            raise StaleReplyError("it answers an earlier message, for which nobody waits any more")
-        type(self).answered = True  # Flower tries again where that helps, and drops it where it does not
+        if message.metadata.reply_to_message_id != self.last_message:
+            raise StaleReplyError("it answers an earlier message, which is no longer waiting for an answer")
+        type(self).answered = True  # if pushing fails, Flower tries again where that helps, and otherwise drops it
         return super().PushMessages(request)
 
 
 def client_of(own: Participant) -> type[FederationClient]:
-    """Return the client of a participant, a class as Flower wants one."""
+    """Return the client of a participant, as the class that Flower needs."""
     return type("ParticipantsClient", (FederationClient,), {"participant": own})
 
 
-def answering(push: Callable[..., None], client: type[FederationClient]) -> Callable[..., None]:
-    """Return Flower's pushing of answers, which goes on until the message that was pulled last is answered."""
+def push_until_answered(push: Callable[..., None], client: type[FederationClient]) -> Callable[..., None]:
+    """Return Flower's pushing of answers, repeated until the message that was pulled last is answered."""
 
     def pushed(**options: Any) -> None:
-        push(**options)  # waits for an answer: perhaps an earlier one's, which is then dropped
+        push(**options)  # waits for an answer, perhaps to an earlier message, which is then dropped
         while not client.answered:
             push(**options)
 
@@ -135,33 +135,33 @@ def answering(push: Callable[..., None], client: type[FederationClient]) -> Call
 
 
 def run(folder: Path) -> None:
-    """Run the SuperNode of a participant's folder until it is told to end."""
+    """Run the SuperNode of a participant's folder until it is asked to end."""
     own = Participant(folder)
     own.check()
     refuse_taken(own.settings.port, LOOPBACK, f"{FILE} (port)")
-    keys.own_folder(own.folder)
+    keys.restrict_to_owner(own.folder)
     os.umask(0o077)
     os.chdir(own.folder)
     home, runtime = own.folder / "home", own.folder / "home" / "runtime"
-    for made in (home / "apps", runtime):  # an app whose installing was cut short stays so; keys are for one start
+    for made in (home / "apps", runtime):  # Flower never repairs a half-installed app; keys are for one start
         shutil.rmtree(made, ignore_errors=True)
     runtime.mkdir(mode=0o700, parents=True)
     os.environ |= environment(home)
     print_safely()
     client = client_of(own)
     _put(fleet_http_connection, "FleetHttpClient", client)
-    _put(start_client_internal, "_push_messages", answering(start_client_internal._push_messages, client))
-    # apps and the SuperNode know each other on loopback: by a certificate, a secret, and the token of a task
+    _put(start_client_internal, "_push_messages", push_until_answered(start_client_internal._push_messages, client))
+    # apps and the SuperNode authenticate each other on loopback by a certificate, a secret, and the token of a task
     keys.certificates(runtime, [LOOPBACK])
     keys.random_secret(runtime / "superexec.secret")
     shared = ["--superexec-auth-secret-file", str(runtime / "superexec.secret")]
-    started = KeptProcess(
+    started = SupervisedProcess(
         superexec.command(
             "flwr-clientapp", "--root-certificates", str(runtime / "ca.crt"),
             "--runtime-api-address", f"{LOOPBACK}:{own.settings.port}", *shared, "--parent-pid", str(os.getpid()),
         )
     )  # fmt: skip
-    # Flower reads the key in a form of its own: in a file without a name, so that there is no second copy of it
+    # Flower reads the key in a form of its own: from a file without a name, so that there is no second copy of it
     private = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process runs
     private.write(keys.flower_private_key(own.folder / "node.key"))
     private.seek(0)
@@ -178,7 +178,7 @@ def run(folder: Path) -> None:
         flower_supernode()
     finally:
         started.stop()
-    os._exit(1)  # Flower has given up, and left a thread that would keep this process; who supervises it tries again
+    os._exit(1)  # Flower gave up and left a thread that would keep this process alive; its supervisor restarts it
 
 
 def _node_config(own: Participant) -> str:
@@ -187,7 +187,7 @@ def _node_config(own: Participant) -> str:
 
 
 def _put(module: Any, name: str, value: Any) -> None:
-    """Put something of ours into Flower, or refuse to start where this version of Flower has no place for it."""
+    """Replace a part of Flower by ours; refuse to start if this version of Flower has no such part."""
     if not hasattr(module, name):
-        raise RunError("This version of Flower cannot be told which app may run: pip install 'cofair[flower]'.")
+        raise RunError("This version of Flower cannot limit which app may run: run pip install 'cofair[flower]'.")
     setattr(module, name, value)

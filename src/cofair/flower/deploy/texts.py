@@ -1,8 +1,8 @@
-"""What the folders of a federation hold: scripts, units of systemd, settings, steps."""
+"""What the folders of a federation hold: scripts, systemd units, settings, steps."""
 
 SUPERLINK = """\
 #!/bin/sh
-# The organiser's server: SuperLink, SuperExec, and the proxy through which participants come. It calls nobody.
+# The organiser's server: SuperLink, SuperExec, and the proxy that participants call. It calls nobody.
 set -eu
 cd "$(dirname "$0")"
 PATH="$PWD/venv/bin:$PATH"
@@ -16,7 +16,7 @@ set -eu
 umask 077
 cd "$(dirname "$0")"
 export FLWR_HOME="$PWD/home" FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
-# what this machine's processes say to each other goes through no proxy
+# what this machine's processes send each other goes through no proxy
 export NO_PROXY="127.0.0.1,localhost${{NO_PROXY:+,$NO_PROXY}}" no_proxy="127.0.0.1,localhost${{no_proxy:+,$no_proxy}}"
 PATH="$PWD/venv/bin:$PATH"
 cat > home/config.toml <<END
@@ -32,7 +32,7 @@ exec flwr "$@"
 
 ORGANISER_SETTINGS = """\
 # Where participants find the server.
-# the port that they call, and the address of this machine on which it is open
+# the port that they call, and the address of this machine at which it is open
 port = {port}
 listen = "{listen}"
 # the port of the SuperLink itself, on 127.0.0.1 only
@@ -41,7 +41,7 @@ inner_port = {inner_port}
 
 SERVER_SETTINGS = """\
 # What only the server knows: it is read on this machine and sent to nobody. Paths are relative to this folder.
-# participants to start with, without how many not to start, and how long the server waits (seconds)
+# participants to start with, the fewest to start with, and how long the server waits (seconds)
 clients = {clients}
 minimum = {clients}
 join_seconds = 300
@@ -59,7 +59,7 @@ name = "{name}"
 superlink = "{host}:{port}"
 # a .npz file with the arrays x (inputs) and y (labels)
 data = "data.npz"
-# what may be told beside updates; leave out a word to refuse it, and with it experiments that ask for it
+# what may be sent besides updates; remove a word to refuse it, and with it experiments that ask for it
 allow = [{allow}]
 # the apps that may run here, by their SHA-256: no other is ever started, whoever sends it
 apps = [{apps}]
@@ -79,7 +79,7 @@ exec cofair deploy node .
 UNIT = """\
 # Copy to ~/.config/systemd/user/, set the folder below (%h is your home), then:
 #   systemctl --user enable --now {unit}
-#   loginctl enable-linger    (so that it runs while nobody is logged in)
+#   loginctl enable-linger    (so that it also runs while nobody is logged in)
 [Unit]
 Description=cofair {what}
 
@@ -96,23 +96,23 @@ WantedBy=default.target
 
 AT_ONCE = "RestartSec=5"
 AFTER_A_MINUTE = """\
-# Flower takes a node that went without goodbye for connected for about a minute, and refuses it until then
+# Flower still regards a node that was killed as connected for about a minute, and refuses it until then
 RestartSec=70"""
 
 ORGANISER = """\
 # Steps of the organiser
 
-Everything here stays on your machine; `keys/` above all: who has `keys/control.token` is the organiser, who has
-`keys/ca.key` decides who takes part. Participants get their folder, nothing else.
+Everything here stays on your machine, above all `keys/`: whoever has `keys/control.token` can act as the organiser, and
+whoever has `keys/ca.key` decides who takes part. Participants get their own folder and nothing else.
 
-1. Install nginx (`apt-get install nginx-light`), through which participants come, and cofair:
+1. Install nginx (`apt-get install nginx-light`), which participants connect to, and cofair:
    `python3 -m venv venv && venv/bin/pip install 'cofair[flower,report]=={version}'`
-2. If you change something in `app/` (a model of your own, the experiment), pack it again before anybody has its folder:
+2. If you change something in `app/` (a model of your own, the experiment), pack it again before you give out folders:
    `venv/bin/cofair deploy pack ..` writes the app and its hash into every participant's folder.
 3. Start the server and leave it running: `sh superlink.sh` (or the unit `cofair-superlink.service`). Open port {port}
    to participants, and no other: Flower itself listens on 127.0.0.1. The next steps need a second terminal.
-4. Give each participant its folder. Each sends back `node.csr`, and reads its fingerprint to you by another way
-   (telephone). Admit it, compare the fingerprint that is printed, and send it `participants/NAME.crt`:
+4. Give each participant its folder. Each sends back `node.csr` and reads you its fingerprint over another channel
+   (the telephone). Admit it, compare the fingerprint that is printed, and send it `participants/NAME.crt`:
 
 ```
 {admit}
@@ -128,41 +128,41 @@ sh flwr.sh run app here --stream
 The run waits until all participants are there, and trains with them. Its results are in `run/`, and as a page in
 `run/report.html` after `venv/bin/cofair report run`.
 
-- `sh flwr.sh supernode list here` says who is connected.
-- `venv/bin/cofair deploy remove NAME` takes a participant out, from the next call that it makes.
-- A run that was interrupted is resumed when the same command is given again.
+- `sh flwr.sh supernode list here` shows who is connected.
+- `venv/bin/cofair deploy remove NAME` removes a participant, from its next call on.
+- Give the same command again to resume a run that was interrupted.
 - The certificates are valid for {days} days.
 """
 
 PARTICIPANT = """\
 # Steps of participant {name}
 
-Before you join: this federation runs the method `{method}`, as `experiment.toml` says. Beside updates of the model it
+Before you join: this federation runs the method `{method}`, as `experiment.toml` says. Besides updates of the model it
 asks for the following, and for nothing else:
 
 {asked}
 
-What you allow stands in `settings.toml` (allow). Your samples, labels and file names never leave this machine.
+What you allow is in `settings.toml` (allow). Your samples, labels and file names never leave this machine.
 
 The app that will run here is `app.fab`, an archive that any zip program opens. Its SHA-256 is
 
     {app}
 
-and stands in `settings.toml` (apps). No other app is ever started here, whoever sends it. Compare the hash
-(`sha256sum app.fab`) with what the organiser told you by another way.
+and is in `settings.toml` (apps). No other app is ever started here, whoever sends it. Compare the hash
+(`sha256sum app.fab`) with the one that the organiser gave you over another channel.
 
 1. `python3 -m venv venv && venv/bin/pip install 'cofair[flower]=={version}'`
 2. `venv/bin/cofair deploy key` makes your key, node.key, which stays here. Send `node.csr`, and only that, to the
-   organiser, and read the fingerprint that is printed to each other by another way (telephone).
+   organiser, and compare the fingerprint that is printed with the organiser's over another channel (the telephone).
 3. The organiser sends back your certificate: put it here as `node.crt`.
-4. `sh start.sh` once your data is in `data.npz` (arrays x and y). To start it with the machine, use
+4. Run `sh start.sh` once your data is in `data.npz` (arrays x and y). To start it with the machine, use
    `cofair-supernode.service`.
 
 *Failed to activate SuperNode*: it was stopped less than a minute ago; wait, and start it again. *The organiser's server
-refuses this participant*: the line says why. *certificate verify failed*: ask the organiser for a new `ca.crt`. An
-address in use: set another port in `settings.toml`.
+refuses this participant*: the line says why. *certificate verify failed*: ask the organiser for a new `ca.crt`. A port
+that is already in use: set another one in `settings.toml`.
 
-The app runs as the user who starts the SuperNode: give it an account that can read your training data and nothing else.
+The app runs as the user who starts the SuperNode: use an account that can read your training data and nothing else.
 """
 
 NEXT = """\
@@ -170,4 +170,4 @@ Written: {folder}
   organiser/            keep it; STEPS.md says what to do
   participant-NAME/     give each participant its folder; its STEPS.md has four steps
 The app that participants agree to has the SHA-256 {app}
-No key of a participant is in there: each makes its own."""
+It contains no participant's key: each participant makes its own."""

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from cofair.cli import comparison_output as tables
 from cofair.cli import console
-from cofair.cli import table_output as tables
 from cofair.config.experiment import Experiment
 from cofair.results.comparison import Comparison
 from cofair.results.record import Record
@@ -33,7 +33,7 @@ def experiment(rounds=3, clients=4, **tables):
 def printed(capsys, monkeypatch):
     def call(*outcomes, rule="last", width=160, of=None, as_json=False):
         monkeypatch.setattr(console, "PIPE_WIDTH", width)
-        tables.comparison(Comparison(tuple(outcomes)), of or experiment(), rule, as_json=as_json)
+        tables.print_comparison(Comparison(tuple(outcomes)), of or experiment(), rule, as_json=as_json)
         return capsys.readouterr().out
 
     return call
@@ -68,7 +68,7 @@ def test_percent_for_people_and_fractions_for_machines(printed):
 def test_numbers_that_json_does_not_have_are_null(capsys):
     own = outcome()
     unknown = [replace(record, accuracies=[float("nan")] * 4) for record in own.history]
-    tables.outcome(replace(own, history=tuple(unknown)), experiment(), as_json=True)
+    tables.print_run(replace(own, history=tuple(unknown)), experiment(), as_json=True)
     assert json.loads(capsys.readouterr().out)["clients"][0]["accuracy"] is None
 
 

@@ -1,0 +1,66 @@
+"""`cofair compare`: several methods on the same federations, one table."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cofair.cli import setting_up
+from cofair.cli.options import Device, Json, Load, Out, Overwrite, Resume, Set, Track, Workers
+
+
+def compare(
+    data: Annotated[str | None, typer.Option(help="Data set; see 'cofair data list'.", show_default="digits")] = None,
+    scene: Annotated[
+        str | None, typer.Option(help="How data is spread: uni, pow, cla, dir, dir-class, noisy.", show_default="pow")
+    ] = None,
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas; see 'cofair methods'.")] = "all",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 1,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="10")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default="200")] = None,
+    rule: Annotated[str, typer.Option(help="How a table cell is read: last, best or joint.")] = "last",
+    experiment: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Take other settings from a TOML file.")
+    ] = None,
+    change: Set = None,
+    load: Load = None,
+    track: Track = None,
+    device: Device = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+    workers: Workers = 1,
+    as_json: Json = False,
+) -> None:
+    """Train several methods on the same federations and print one table."""
+    from cofair.cli import comparison_output, report_command
+    from cofair.cli.progress import print_tracking, watched
+    from cofair.methods import names as all_methods
+    from cofair.results.table_cells import RULES
+    from cofair.runs.compare import compare as run_comparison
+    from cofair.runs.jobs import raise_if_missing
+
+    setting_up.load_methods(load)
+    setting_up.check_rule(rule, list(RULES))
+    names = all_methods() if methods == "all" else setting_up.names_in(methods)
+    options = {
+        "federation.data": data, "federation.scene": scene, "federation.clients": clients,
+        "training.rounds": rounds, "run.device": device, "run.joint": True if rule == "joint" else None,
+    }  # fmt: skip
+    chosen = setting_up.experiment_of(experiment, options, change)
+    if rule != "last" and not any(text.startswith("run.evaluate_every") for text in change or ()):
+        chosen = chosen.with_run(evaluate_every=1)  # these rules choose among rounds: test all of them
+    setting_up.check_resume(resume, out, overwrite)
+    with watched(track, out, len(names) * seeds, together=workers > 1) as (listener, tracking):
+        comparison = run_comparison(
+            chosen, names, seeds, out, overwrite=overwrite, resume=resume, workers=workers, load=load or (),
+            listener=listener,
+        )  # fmt: skip
+    comparison_output.print_comparison(comparison, chosen, rule, as_json=as_json)
+    print_tracking(tracking, as_json=as_json)
+    if out is not None:
+        folders = [out / f"{outcome.method}-seed{outcome.seed}" for outcome in comparison.outcomes]
+        report_command.print_written(
+            f"{out / 'summary.csv'}, {out / 'clients.csv'} and a folder for each run.", folders, out, as_json=as_json
+        )
+    raise_if_missing(list(comparison.failures), len(names) * seeds)

@@ -1,0 +1,38 @@
+"""`cofair run`: one experiment."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cofair.cli import setting_up
+from cofair.cli.options import Device, Json, Load, Out, Overwrite, Resume, Set, Track
+
+
+def run(
+    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment's settings.")],
+    change: Set = None,
+    load: Load = None,
+    track: Track = None,
+    device: Device = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Run one experiment and print who brought what and who got what."""
+    from cofair.cli import comparison_output, report_command
+    from cofair.cli.progress import print_tracking, watched
+    from cofair.runs.single import run_experiment
+    from cofair.storage.folder import RunFolder
+
+    setting_up.load_methods(load)
+    chosen = setting_up.experiment_of(experiment, {"run.device": device}, change)
+    setting_up.check_resume(resume, out, overwrite)
+    folder = None if out is None else RunFolder(out, overwrite=overwrite, resume=resume)
+    with watched(track, out) as (listener, tracking):
+        result = run_experiment(chosen, folder, listener)
+    comparison_output.print_run(result, chosen, as_json=as_json)
+    print_tracking(tracking, as_json=as_json)
+    if out is not None:
+        report_command.print_written(str(out), [out], out, as_json=as_json)

@@ -1,0 +1,52 @@
+"""What commands do before anything is trained: methods of one's own, the experiment, and what cannot go together."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cofair.errors import UsageError
+
+if TYPE_CHECKING:
+    from cofair.config.experiment import Experiment
+
+
+def load_methods(files: Sequence[Path] | None) -> None:
+    """Register the methods of installed packages and of a user's files."""
+    from cofair.methods import load_file, load_installed
+
+    load_installed()
+    for file in files or ():
+        load_file(file)
+
+
+def experiment_of(path: Path | None, options: dict[str, Any], changes: Sequence[str] | None) -> "Experiment":
+    """Return an experiment from a file, command-line options and --set, in rising priority."""
+    from cofair.config.experiment import Experiment, override, read_file
+
+    values = {} if path is None else read_file(path)
+    for key, value in options.items():
+        if value is not None:
+            table, _, name = key.partition(".")
+            own = values.setdefault(table, {})
+            if isinstance(own, dict):
+                own[name] = value
+    return Experiment.from_dict(override(values, changes or ()))
+
+
+def names_in(text: str | None) -> tuple[str, ...]:
+    """Return names that are separated by commas."""
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+def check_rule(rule: str, valid: Sequence[str]) -> None:
+    """Refuse a rule that the command does not know."""
+    if rule not in valid:
+        raise UsageError(f"Unknown rule {rule!r}: valid are {', '.join(valid)}")
+
+
+def check_resume(resume: bool, out: Path | None, overwrite: bool) -> None:
+    """Refuse to resume without a folder, or what is to be overwritten."""
+    if resume and out is None:
+        raise UsageError("--resume resumes what is in a folder: name it with --out.")
+    if resume and overwrite:
+        raise UsageError("--resume keeps what is there and --overwrite replaces it: choose one.")
