@@ -259,7 +259,7 @@ def test_trainings_are_counted_round_by_round_but_for_the_whole_models_of_the_fi
         state = method.learn(server, state, rewards, uploads, t, TRAIN)
         if t > 1:
             counted += rewards.neuron_masks[uploads.present].sum(0)
-        assert state.record.tolist() == counted.tolist()
+        assert state.frequency.tolist() == counted.tolist()
     assert 0 < float(counted.min()) < float(counted.max())
 
 

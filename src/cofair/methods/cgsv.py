@@ -27,7 +27,7 @@ from cofair.settings import setting
 
 @register
 @dataclass(frozen=True)
-class CGSV(SparsifiedMethod):
+class CGSV(SparsifiedMethod[OwnModels]):
     """Reward by the cosine of a client's update with the aggregate.
 
     An absent client keeps its reputation and receives the share that it earned before.

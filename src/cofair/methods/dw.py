@@ -19,7 +19,7 @@ from cofair.settings import setting
 
 @register
 @dataclass(frozen=True)
-class DW(SparsifiedMethod):
+class DW(SparsifiedMethod[OwnModels]):
     """Reward by the number of samples.
 
     Absent clients count with their samples all the same, and a client without any receives nothing. Equal sizes give

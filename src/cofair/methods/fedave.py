@@ -24,7 +24,7 @@ from cofair.settings import setting
 
 @register
 @dataclass(frozen=True)
-class FedAVE(SparsifiedMethod):
+class FedAVE(SparsifiedMethod[OwnModels]):
     """Reward by validation accuracy and by the likeness of losses on own data and on the server's."""
 
     name: ClassVar[str] = "fedave"

@@ -37,7 +37,7 @@ class Reputable(OwnModels):
 
 @register
 @dataclass(frozen=True)
-class RFFL(SparsifiedMethod):
+class RFFL(SparsifiedMethod[Reputable]):
     """Reward by the cosine with the aggregate, and remove clients that it speaks against.
 
     An absent client keeps its reputation, is not removed and receives its share. A removed client continues alone: it
@@ -64,10 +64,9 @@ class RFFL(SparsifiedMethod):
         return Reputable(own.models, own.reputation, own.download, torch.ones_like(own.reputation, dtype=torch.bool))
 
     def learn(
-        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
+        self, server: Server, state: Reputable, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> Reputable:
         """Aggregate the cut updates by reputation, judge the clients, and reward those that remain in R."""
-        assert isinstance(state, Reputable)
         updates, aggregate = self.aggregated(server, state, uploads, t)
         reputation, shares = self.judge(server, state, uploads, updates, aggregate, t)
         members = state.members
@@ -79,21 +78,20 @@ class RFFL(SparsifiedMethod):
         download = (reward != 0).to(state.download).mean(1)
         return Reputable(state.models + updates + reward, reputation, download, members)
 
-    def aggregated(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> tuple[Tensor, Tensor]:
+    def aggregated(self, server: Server, state: Reputable, uploads: Uploads, t: int) -> tuple[Tensor, Tensor]:
         """Return the updates, cut to Γ only where they are longer, and Σ_i r_i Δ_i."""
         length = torch.linalg.vector_norm(uploads.updates, dim=1, keepdim=True) + 1e-7
         updates = uploads.updates * (self.gamma / length).clamp(max=1)
         return updates, self.weights(server, state, uploads, t) @ updates
 
-    def weights(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> Tensor:
+    def weights(self, server: Server, state: Reputable, uploads: Uploads, t: int) -> Tensor:
         """Weigh by samples in the first round, by reputation from then on."""
         return by_size(uploads) if t == 1 else by_reputation(state.reputation, uploads)
 
     def judge(
-        self, server: Server, state: OwnModels, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int
+        self, server: Server, state: Reputable, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int
     ) -> tuple[Tensor, Tensor]:
         """Return r_i ← α r_i + (1 − α) cos(Δ_i, aggregate) within R, divided by the sum, and q_i = r_i / max_j r_j."""
-        assert isinstance(state, Reputable)
         if self.reputation_from == "contributions":
             fresh = from_contributions(server, state.reputation)
         else:

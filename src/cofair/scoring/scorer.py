@@ -80,10 +80,10 @@ class Scorer:
         rows = (base + coefficients[first:last].to(updates.dtype) @ updates for first, last in chunks)
         return self._collect(((row, None) for row in rows), per_sample)
 
-    def prefixes(self, base: Tensor, order: Tensor, counts: Tensor, *, trusted: bool = False) -> Scores:
+    def prefixes(self, base: Tensor, order: Tensor, counts: Tensor) -> Scores:
         """Score the submodels of a base (D,) that keep the first counts (C,) neurons of an order (K,)."""
         order = order.to(base.device)
-        return self._scores(base, prefix_masks(order, counts, trusted=trusted), order, per_sample=False)
+        return self._scores(base, prefix_masks(order, counts), order, per_sample=False)
 
     def halves(self) -> tuple["Scorer", "Scorer"]:
         """Return scorers on one half of the samples, drawn once and for all, and on the other; made once."""

@@ -67,13 +67,13 @@ def calibrate(
     if checked_by is not None:
         accuracy = _scored(checked_by, base, order, set(counts))
     validated = torch.tensor([accuracy[count] for count in counts], dtype=torch.float64).to(promised)
-    return Calibration(prefix_masks(order, torch.tensor(counts), trusted=True), promised, validated)
+    return Calibration(prefix_masks(order, torch.tensor(counts)), promised, validated)
 
 
 def _scored(scorer: Scorer, base: Tensor, order: Tensor, sizes: set[int]) -> dict[int, float]:
     """Return the accuracies of prefixes."""
     asked = sorted(sizes)
-    scores = scorer.prefixes(base, order, torch.tensor(asked), trusted=True)
+    scores = scorer.prefixes(base, order, torch.tensor(asked))
     return dict(zip(asked, scores.metric.double().tolist(), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""From scores to reputations, shares and counts, and which clients are still reputable: rules that several methods share."""
+"""From scores to reputations, shares and counts, and who is still reputable: rules that several methods share."""
 
 import torch
 from torch import Tensor
