@@ -130,7 +130,7 @@ def curves_of(run: Run) -> list[Curves]:
     brought, samples = server.contributions.numpy(), len(server.validation.samples)
     found = []
     for state in states:
-        order = method.order(server, state.parameters, state.record, 0)
+        order = method.order(server, state.parameters, state.frequency, 0)
         whole, even, odd, test = (_scored(scorer, state.parameters, order) for scorer in scorers)
         found.append(Curves(whole, even, odd, test, brought, samples))
     return found

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from cofair.engine.phases import Phase
 from cofair.engine.protocol import Rewards, Uploads
-from cofair.methods.contract import Contract
-from cofair.methods.families.submodels import Submodels
+from cofair.methods.contract import Contract, Promised
 from cofair.methods.registry import register
 from cofair.methods.rules.promises import Curve
 from cofair.methods.server import Server
@@ -55,8 +54,8 @@ class ContractIdeas(Contract):
         return server.sizes.to(server.contributions) if self.by_size else super().weights(server)
 
     def learn(
-        self, server: Server, state: Submodels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
-    ) -> Submodels:
+        self, server: Server, state: Promised, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
+    ) -> Promised:
         """Damp the updates of parameters that few hold."""
         if self.damp:
             share = (uploads.updates != 0).to(uploads.updates).mean(0)

@@ -160,3 +160,15 @@ def test_the_architecture_page_says_what_each_package_holds():
     said = set(re.findall(r"^\| `(\w+)` \|", prose(ROOT / "docs" / "architecture.md"), re.MULTILINE))
     packages = {file.parent.name for file in SOURCE.glob("*/__init__.py")}
     assert packages <= said, f"say what these hold: {', '.join(sorted(packages - said))}"
+
+
+def test_the_hops_of_a_comparison_exist_and_are_at_most_25():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = page.partition("## How a comparison flows")[2].partition("```text\n")[2].partition("```")[0]
+    hops = [line.split()[1:3] for line in block.splitlines()]
+    assert 10 < len(hops) <= 25
+    for file, name in hops:
+        found = importlib.import_module("cofair." + file.replace("/", ".").removesuffix(".__init__"))
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert callable(found), (file, name)

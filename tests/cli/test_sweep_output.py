@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from cofair.cli.sweep_output import grouped, paired
+from cofair.results.sweep_result import grouped, paired
 from tests.cli.test_cli import cofair  # noqa: F401 (a fixture)
 
 GRID = """
@@ -177,3 +177,31 @@ def test_a_grid_that_cannot_run_is_told(tmp_path, cofair, text, sentence):  # no
     told = cofair("sweep", str(grid), "--out", str(tmp_path / "out"))
     assert told.returncode == 2
     assert sentence in told.stderr
+
+
+def test_a_sweep_has_what_a_comparison_has(tmp_path, cofair):  # noqa: F811
+    """Workers, notes, trackers and a report; and a comparison has workers."""
+    grid, out = tmp_path / "grid.toml", tmp_path / "out"
+    grid.write_text(GRID.replace('{name = "fedsac", beta = 5}', '"contract"'))
+    done = cofair("sweep", str(grid), "--out", str(out), "--workers", "2", "--track", "tensorboard")
+    assert done.returncode == 0, done.stderr
+    assert f"Report: {out / 'report.html'}" in done.stdout
+    assert f"Tracked: tensorboard --logdir {out / 'tensorboard'}" in done.stdout
+    assert len(list((out / "tensorboard").glob("seed?-contract/events.*"))) == 2
+    assert done.stderr.count("A submodel chosen on 143 samples") == 1
+    shared = ["--clients", "3", "--rounds", "3", "--methods", "fedavg,contract", "--set", "contribution.epochs=1"]
+    for workers in ("1", "2"):
+        done = cofair("compare", *shared, "--out", str(tmp_path / workers), "--workers", workers)
+        assert done.returncode == 0, done.stderr
+    one, two = (pd.read_csv(tmp_path / workers / "clients.csv") for workers in ("1", "2"))
+    assert one.equals(two)
+
+
+def test_a_comparison_in_which_a_run_fails_prints_the_others_and_says_which(tmp_path, cofair):  # noqa: F811
+    settings = ["--clients", "3", "--rounds", "2", "--set", "method.name=cgsv", "--set", "method.gamma=1e30"]
+    done = cofair("compare", *settings, "--methods", "cgsv,fedavg", "--set", "contribution.measure=size")
+    assert done.returncode == 1
+    assert "fedavg" in done.stdout
+    reason, sentence = done.stderr.strip().splitlines()
+    assert reason.startswith("cgsv-seed0: Training diverged by round 1")
+    assert sentence == "error: 1 of 2 runs did not finish, for the reasons above: cgsv-seed0."

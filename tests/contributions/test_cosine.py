@@ -175,7 +175,7 @@ def test_wrong_weights_are_refused(measure):
             measure(updates, wrong)
     with pytest.raises(UsageError, match=r"need weights \(N,\), but their shapes are \(3, 10\) and \(2,\)"):
         measure(updates, weights[:2])
-    with pytest.raises(UsageError, match="present must tell of each of the 3 clients"):
+    with pytest.raises(UsageError, match="present must say for each of the 3 clients"):
         measure(updates, weights, torch.ones(2, dtype=torch.bool))
 
 

@@ -95,7 +95,7 @@ BAD = {
     "labels missing": ({"clients": [(GOOD[0], GOOD[1][:3])]}, "4 inputs but 3 labels"),
     "label too high": ({"classes": 2}, "contain 2; with 2 classes they run from 0 to 1"),
     "label negative": ({"clients": [(GOOD[0], -GOOD[1])]}, "contain -2"),
-    "labels of two dimensions": ({"clients": [(GOOD[0], np.eye(4, dtype=int))]}, "one integer a sample"),
+    "labels of two dimensions": ({"clients": [(GOOD[0], np.eye(4, dtype=int))]}, "one integer per sample"),
     "one class": ({"clients": [(GOOD[0], [0] * 4)], "test": (GOOD[0], [0] * 4)}, "same class"),
     "text": ({"clients": [([["a"]], [0])]}, "cannot be read as numbers"),
     "no pair": ({"clients": [3]}, r"pair \(inputs, labels\)"),

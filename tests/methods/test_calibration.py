@@ -16,7 +16,7 @@ class Ladder:
     def __init__(self, accuracy, samples=10**9):
         self.accuracy, self.asked, self.samples = accuracy, [], range(samples)
 
-    def prefixes(self, base, order, counts, trusted):
+    def prefixes(self, base, order, counts):
         self.asked += counts.tolist()
         metric = torch.tensor([self.accuracy(int(count)) for count in counts], dtype=torch.float64)
         return Scores(torch.zeros(len(counts)), metric)

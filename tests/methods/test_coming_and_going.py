@@ -82,7 +82,7 @@ def test_fedrac_counts_only_what_was_trained():
         limited = prepared.setup.participation.limited(rewards, t, torch.tensor([True, True, False, False]))
         uploads, _ = prepared.engine.train(limited, ClientStates(), t)
         state = method.learn(server, state, limited, uploads, t, TRAIN)
-    assert torch.equal(state.record, rewards.neuron_masks[:2].sum(0).double())
+    assert torch.equal(state.frequency, rewards.neuron_masks[:2].sum(0).double())
 
 
 def test_fedsac_hands_out_the_same_share_whoever_is_absent():

@@ -259,7 +259,7 @@ def test_trainings_are_counted_round_by_round_but_for_the_whole_models_of_the_fi
         state = method.learn(server, state, rewards, uploads, t, TRAIN)
         if t > 1:
             counted += rewards.neuron_masks[uploads.present].sum(0)
-        assert state.record.tolist() == counted.tolist()
+        assert state.frequency.tolist() == counted.tolist()
     assert 0 < float(counted.min()) < float(counted.max())
 
 
@@ -286,7 +286,7 @@ def test_shares_are_rounded_to_packs_of_at_least_one_and_the_best_get_everything
 
 
 def test_the_best_must_be_promised_the_whole_model():
-    with pytest.raises(UsageError, match=r"promises 25.0 % to whoever brings most where the whole model has 50.0 %"):
+    with pytest.raises(UsageError, match=r"promises 25.0 % to the best contributor where the whole model has 50.0 %"):
         check(through((0.0, 0.0, 1.0, 0.5)), C, 0.5)
 
 

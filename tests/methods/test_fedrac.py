@@ -116,7 +116,7 @@ def rolling(make_server, monkeypatch):
         server = make_server(contributions, module=build("mlp", (6,), 3, hidden=(5,)))
         scored = []
 
-        def prefixes(base, order, sizes, trusted):
+        def prefixes(base, order, sizes):
             scored.append((order.tolist(), sizes.tolist()))
             return Scores(torch.zeros(len(sizes)), PREFIXES[-len(sizes) :])
 
@@ -152,7 +152,7 @@ def test_the_least_trained_neurons_come_first_and_the_first_round_does_not_count
         [[0, 1, 0, 1, 0], [1, 1, 0, 1, 1], everything],
     ]
     assert method.delivered(server, state).neuron_masks.int().tolist() == handed[-1]
-    assert state.record.tolist() == [7, 7, 6, 7, 6]
+    assert state.frequency.tolist() == [7, 7, 6, 7, 6]
     # Acc is the accuracy of the whole model
     assert torch.equal(state.reputation, method.reputation_at(5, server.contributions, PREFIXES[-1]))
 

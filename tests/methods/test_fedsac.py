@@ -52,7 +52,7 @@ def test_rounding_takes_no_neuron_from_anybody(make_server, monkeypatch):
     # shares in the billions that all but cancel out add up to 100.000001; the best gets everything even so
     cancelling = torch.randn(4, generator=torch.Generator().manual_seed(198)).double()
     state = granted(make_server, monkeypatch, [0.1, 0.5], cancelling - cancelling.mean() + 1e-8)
-    assert float(state.record.sort().values.cumsum(0)[-1]) > 100 + 1e-6
+    assert float(state.importance.sort().values.cumsum(0)[-1]) > 100 + 1e-6
     assert bool(state.granted[1].all())
 
 

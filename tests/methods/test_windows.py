@@ -11,7 +11,7 @@ from torch import nn
 from cofair.engine.phases import TRAIN
 from cofair.engine.protocol import Uploads
 from cofair.errors import UsageError
-from cofair.methods.families.submodels import Submodels
+from cofair.methods.families.submodels import ReputedSubmodels
 from cofair.methods.fedrolex import FedRolex
 from cofair.methods.fjord import FjORD
 from cofair.methods.heterofl import HeteroFL
@@ -145,7 +145,7 @@ def test_windows_are_nested_grow_with_contribution_and_the_best_holds_all(contri
     neurons = SimpleNamespace(slices=(slice(0, 7), slice(7, 10)))
     server = SimpleNamespace(contributions=torch.tensor(contributions, dtype=torch.float64), neurons=neurons)
     method = kind(beta=beta, share=share)
-    state = method.grant(server, Submodels(*[torch.zeros(1)] * 6), t)
+    state = method.grant(server, ReputedSubmodels(*[torch.zeros(1)] * 5), t)
     order = server.contributions.argsort()
     for less, more in pairwise(order):
         assert bool((state.granted[more] | ~state.granted[less]).all())

@@ -186,7 +186,7 @@ class WrongInput(nn.Module):
         ({"model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, "federation has 10 classes"),
         ({"model": lambda: 3}, "must return an nn.Module"),
         ({"model": lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))}, "GroupNorm"),
-        ({"loss": lambda outputs, targets: outputs.mean()}, "one value a sample"),
+        ({"loss": lambda outputs, targets: outputs.mean()}, "one value per sample"),
         ({"loss": lambda outputs, targets: outputs @ targets}, "The loss failed"),
         ({"loss": "hinge"}, "Unknown loss 'hinge'"),
         ({"metric": "f1"}, "Unknown metric 'f1'"),

@@ -1,14 +1,12 @@
 """`cofair compare`: several methods on the same federations, one table."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cofair.cli import setting_up
-from cofair.cli.options import Device, Json, Load, Out, Overwrite, Resume, Set, Track
-from cofair.errors import RunError
+from cofair.cli.options import Device, Json, Load, Out, Overwrite, Resume, Set, Track, Workers
 
 
 def compare(
@@ -31,6 +29,7 @@ def compare(
     out: Out = None,
     overwrite: Overwrite = False,
     resume: Resume = False,
+    workers: Workers = 1,
     as_json: Json = False,
 ) -> None:
     """Train several methods on the same federations and print one table."""
@@ -39,6 +38,7 @@ def compare(
     from cofair.methods import names as all_methods
     from cofair.results.table_cells import RULES
     from cofair.runs.compare import compare as run_comparison
+    from cofair.runs.jobs import raise_if_missing
 
     setting_up.load_methods(load)
     setting_up.check_rule(rule, list(RULES))
@@ -51,9 +51,10 @@ def compare(
     if rule != "last" and not any(text.startswith("run.evaluate_every") for text in change or ()):
         chosen = chosen.with_run(evaluate_every=1)  # these rules choose among rounds: test all of them
     setting_up.check_resume(resume, out, overwrite)
-    with watched(track, out, len(names) * seeds) as (listener, tracking):
+    with watched(track, out, len(names) * seeds, together=workers > 1) as (listener, tracking):
         comparison = run_comparison(
-            chosen, names, seeds, out, overwrite=overwrite, resume=resume, listener=listener
+            chosen, names, seeds, out, overwrite=overwrite, resume=resume, workers=workers, load=load or (),
+            listener=listener,
         )  # fmt: skip
     comparison_output.print_comparison(comparison, chosen, rule, as_json=as_json)
     print_tracking(tracking, as_json=as_json)
@@ -62,7 +63,4 @@ def compare(
         report_command.print_written(
             f"{out / 'summary.csv'}, {out / 'clients.csv'} and a folder for each run.", folders, out, as_json=as_json
         )
-    for name, reason in comparison.failures.items():
-        print(f"{name}: {reason}", file=sys.stderr)
-    if comparison.failures:
-        raise RunError(f"{len(comparison.failures)} of {len(names) * seeds} runs failed, for the reasons above.")
+    raise_if_missing(list(comparison.failures), len(names) * seeds)

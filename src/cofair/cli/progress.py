@@ -29,12 +29,12 @@ def run_progress(runs: int = 1) -> Iterator[Listener]:
         *_columns(console.width), console=console, transient=True, disable=not console.is_terminal
     )
     with bars:
-        yield _RunProgress(runs, bars)
+        yield _RunProgress(runs, bars, console)
 
 
 class _RunProgress(Listener):
-    def __init__(self, runs: int, bars: rich_progress.Progress) -> None:
-        self._runs, self._bars, self._done = runs, bars, 0
+    def __init__(self, runs: int, bars: rich_progress.Progress, console: Console) -> None:
+        self._runs, self._bars, self._console, self._done = runs, bars, console, 0
         self._overall = bars.add_task("all runs", total=runs, status=f"0 of {runs} done", visible=runs > 1)
         self._current = bars.add_task("preparing", total=None, status="")
         self._shown = ""
@@ -53,6 +53,7 @@ class _RunProgress(Listener):
         self._count()
 
     def failed(self, job: Job, reason: str) -> None:
+        _print_failure(self._console, job, reason)
         self._count()
 
     def _show(self, description: str, total: int | None) -> None:
@@ -98,11 +99,14 @@ class _SweepProgress(Listener):
         self._task = bars.add_task("sweep", total=runs, status=f"0 of {runs} runs")
 
     def tested(self, job: Job, record: Record) -> None:
-        self._done += record.last
         self._show(f", round {record.round} of {job.experiment.training.rounds}")
 
+    def finished(self, job: Job, outcome: Outcome) -> None:
+        self._done += 1
+        self._show("")
+
     def failed(self, job: Job, reason: str) -> None:
-        self._console.print(f"{job.name}: {reason}", markup=False, highlight=False, soft_wrap=True)
+        _print_failure(self._console, job, reason)
         self._done += 1
         self._show("")
 
@@ -114,6 +118,10 @@ class _SweepProgress(Listener):
             print(status, file=sys.stderr, flush=True)
 
 
+def _print_failure(console: Console, job: Job, reason: str) -> None:
+    console.print(f"{job.name}: {reason}", markup=False, highlight=False, soft_wrap=True)
+
+
 def counted(items: Sequence[Item], what: str) -> Iterable[Item]:
     """Return items one by one, and show how many are done."""
     console = Console(stderr=True)
@@ -121,9 +129,16 @@ def counted(items: Sequence[Item], what: str) -> Iterable[Item]:
 
 
 @contextmanager
-def watched(track: Sequence[str] | None, folder: Path | None, runs: int = 1) -> Iterator[tuple[Listener, Tracking]]:
-    """Show progress, print notes and log to trackers; yields what listens to runs, and the trackers' part of it."""
-    with run_progress(runs) as shown, tracked(track or (), folder) as tracking:
+def watched(
+    track: Sequence[str] | None, folder: Path | None, runs: int = 1, *, together: bool = False
+) -> Iterator[tuple[Listener, Tracking]]:
+    """Show progress, print notes and log to trackers; yields what listens to runs, and the trackers' part of it.
+
+    Runs that train `together` are shown as so many of all, others one by one.
+    """
+    progress = sweep_progress if together else run_progress
+    name_of = (lambda job: job.name) if together else None  # runs of a sweep differ in more than method and seed
+    with progress(runs) as shown, tracked(track or (), folder, name_of=name_of) as tracking:
         yield Listeners(shown, tracking, NotesOnce()), tracking
 
 

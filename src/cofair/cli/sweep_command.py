@@ -6,38 +6,40 @@ from typing import Annotated
 import typer
 
 from cofair.cli import setting_up
-from cofair.cli.options import Device, Json, Load, Set, Workers
+from cofair.cli.options import Device, Json, Load, Resume, Set, Track, Workers
 
 
 def sweep(
     grid: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="An experiment with a table 'grid' of lists.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the results.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Keep what is finished there, and resume the rest.")] = False,
+    resume: Resume = False,
     rule: Annotated[str, typer.Option(help="How a table cell is read: last or best.")] = "last",
     workers: Workers = 1,
     change: Set = None,
     load: Load = None,
+    track: Track = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Run a grid of experiments in lockstep: all their clients take each step together."""
-    from cofair.cli import sweep_output
-    from cofair.cli.progress import NotesOnce, sweep_progress
+    from cofair.cli import report_command, sweep_output
+    from cofair.cli.progress import print_tracking, watched
     from cofair.config.experiment import read_file
     from cofair.config.grid import read_grid
-    from cofair.config.job import Job
-    from cofair.results.listener import Listeners
-    from cofair.runs.jobs import all_done, run_jobs, unfinished
-    from cofair.storage.folder import refuse_earlier
+    from cofair.results.sweep_result import RULES
+    from cofair.runs.jobs import raise_if_missing
+    from cofair.runs.sweep import sweep as run_sweep
 
     setting_up.load_methods(load)
-    setting_up.check_rule(rule, ("last", "best"))
+    setting_up.check_rule(rule, RULES)
     overrides = (*(change or ()), *([] if device is None else [f"run.device={device}"]))
     points = read_grid(read_file(grid), overrides)
-    jobs = [Job(point.experiment, out / point.name) for point in points]
-    refuse_earlier(out, ("summary.csv", *[job.name for job in jobs]), resume, "--resume continues them")
-    left = unfinished(jobs)
-    with sweep_progress(len(left)) as listener:
-        run_jobs(left, Listeners(listener, NotesOnce()), lockstep=True, workers=workers, load=load or ())
-    sweep_output.print_sweep(points, jobs, rule, out, as_json=as_json)
-    all_done(jobs)
+    with watched(track, out, len(points), together=True) as (listener, tracking):
+        result = run_sweep(points, out, resume=resume, workers=workers, listener=listener, load=load or ())
+    sweep_output.print_sweep(result, rule, as_json=as_json)
+    print_tracking(tracking, as_json=as_json)
+    finished = [job.path for job, outcome in zip(result.jobs, result.outcomes, strict=True) if outcome is not None]
+    if finished:
+        tables = f"{out / 'summary.csv'}, {out / 'runs.csv'} and a folder for each run."
+        report_command.print_written(tables, finished, out, as_json=as_json)
+    raise_if_missing([job.name for job in result.missing], len(result.jobs))

@@ -18,7 +18,7 @@ def coefficients(coalitions: Tensor, sizes: Tensor) -> Tensor:
 
 
 def players(updates: Tensor, sizes: Tensor, present: Tensor) -> Tensor:
-    """Return who can change a coalition's model (N,): clients that answered and have samples."""
+    """Return which clients can change a coalition's model (N,): those that answered and have samples."""
     chosen = present.to(updates.device) & (sizes > 0).to(updates.device)
     check_updates(updates, chosen)
     return chosen

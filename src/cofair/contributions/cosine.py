@@ -5,8 +5,8 @@
     (3) ψ_i = cos(u_i, u_N)
 
 Every cosine follows from inner products of updates, so the exact value needs one pass over the D parameters, for the
-N × N Gram matrix; its 2^N coalitions cost nothing of size D. Γ cancels. Who brought nothing (an absent client, an
-update of zeros) gets 0; where u_S or u_N vanishes, because updates cancel, its cosine is 0.
+N × N Gram matrix; its 2^N coalitions cost nothing of size D. Γ cancels. A client that brought nothing (it was absent,
+or its update is zero) gets 0; where u_S or u_N vanishes, because updates cancel, its cosine is 0.
 """
 
 import math
@@ -43,7 +43,7 @@ def gram(updates: Tensor) -> Tensor:
 
 
 def exact(updates: Tensor, weights: Tensor, present: Tensor | None = None) -> Tensor:
-    """Return φ (Eq. 2) of updates (N, D) with weights r (N,), over all coalitions of those who brought something."""
+    """Return φ (Eq. 2) of updates (N, D) with weights r (N,), over all coalitions of clients that brought something."""
     inner, players = inner_products(updates, weights, present)
     return _placed(shapley.from_values(coalition_cosines(inner, _tolerance(updates))), players)
 
@@ -51,7 +51,7 @@ def exact(updates: Tensor, weights: Tensor, present: Tensor | None = None) -> Te
 def approximate(updates: Tensor, weights: Tensor, present: Tensor | None = None) -> Tensor:
     """Return ψ (Eq. 3) in time linear in N: the Gram matrix is not needed.
 
-    Unlike φ_i it does not ask for r_i: a client without weight in u_N has its cosine all the same.
+    Unlike φ_i it does not depend on r_i: a client without weight in u_N still has a cosine.
     """
     players = _present(updates, weights, present)
     rows = updates if bool(players.all()) else updates[players]
@@ -81,7 +81,7 @@ def sampled(
 
 
 def inner_products(updates: Tensor, weights: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return ⟨r_i u_i, r_j u_j⟩ for Γ = 1 among those who brought something, on the CPU, and who they are (N,)."""
+    """Return ⟨r_i u_i, r_j u_j⟩ for Γ = 1 among clients that brought something, on the CPU, and which they are (N,)."""
     players = _present(updates, weights, present)
     products = gram(updates if bool(players.all()) else updates[players])
     check_finite(products.diagonal(), players)

@@ -38,7 +38,7 @@ def divergences(own: Tensor, validation: Tensor) -> Tensor:
 def closeness(divergence: Tensor) -> Tensor:
     """Return g_i (N,) from KL_i (N,): 1 for the most typical client, 0 for an infinite divergence.
 
-    Who has a single batch (NaN) is trusted like the least typical client that can be judged; if none can, fully.
+    A client with a single batch (NaN) counts as the least typical client that can be judged; if none can, as typical.
     """
     judged = torch.isfinite(divergence)
     worst = torch.where(judged, divergence, 0).max()  # none is below 0

@@ -22,7 +22,7 @@ def coalition_shapley(
     """Return φ^t (N,) of one round's updates (N, D) to a model (D,): Σ_i φ_i is what they gain together.
 
     Exact for fewer than ten clients that answered, else over random orders, drawn for `places` (N,) where these are
-    given. Who was absent gets 0.
+    given. Absent clients get 0.
     """
     chosen = coalition_models.players(updates, sizes, present)
     utility = coalition_models.utility(scorer, base, updates, sizes, chosen)
@@ -38,7 +38,7 @@ def coalition_shapley(
 
 
 def shares(values: Tensor) -> Tensor:
-    """Return φ_i / Σ_j φ_j; zeros for a round whose updates gain nothing together: its quotients would turn signs."""
+    """Return φ_i / Σ_j φ_j; zeros for a round whose updates gain nothing together: its quotients would change signs."""
     total = values.sum()
     return torch.where(total > 1e-12, values / total, 0)
 

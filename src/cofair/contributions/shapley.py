@@ -1,11 +1,11 @@
 """Shapley values of any utility: exactly, over all coalitions, or sampled, over random orders.
 
 A utility is a function of coalitions: rows (C, N), True for members, to values (C,). The Shapley value is what a
-player adds to those who came before it, averaged over all orders in which players may come (Shapley, 1953):
+player adds to those that came before it, averaged over all orders in which players may come (Shapley, 1953):
 
     φ_i = (1/N!) Σ_orders [ v(before_i ∪ {i}) - v(before_i) ] = Σ_{S ∌ i} |S|! (N-|S|-1)! / N! · [ v(S ∪ {i}) - v(S) ]
 
-Values of all coalitions stand in a vector (2^N,) by bitmask: bit i of a position tells whether i is a member.
+Values of all coalitions stand in a vector (2^N,) by bitmask: bit i of a position says whether i is a member.
 """
 
 import itertools
@@ -66,7 +66,7 @@ def orders(players: int, count: int, generator: torch.Generator, places: Tensor 
 
 
 def sampled(utility: Utility, drawn: Tensor) -> Tensor:
-    """Return Shapley values (N,) averaged over drawn orders (K, N); a coalition that comes again is scored once."""
+    """Return Shapley values (N,) averaged over drawn orders (K, N); a coalition that occurs again is scored once."""
     count, players = drawn.shape
     if players == 0:
         return torch.zeros(0, dtype=torch.float64)
@@ -99,7 +99,7 @@ def _sums_with(weighted: Tensor) -> Tensor:
 
 
 def check_players(players: int) -> None:
-    """Refuse so many players that the values of all coalitions would not fit into memory."""
+    """Refuse a number of players for which the values of all coalitions would not fit into memory."""
     if players > EXACT_AT_MOST:
         raise UsageError(
             f"Exact Shapley values of {players} clients would need 2^{players} coalitions: at most {EXACT_AT_MOST} "

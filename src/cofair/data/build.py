@@ -13,7 +13,7 @@ from cofair.data import datasets, scenes
 from cofair.data.federation import Federation, Samples
 from cofair.errors import UsageError
 
-DEFAULT_SAMPLES = 2000  # mean samples a client in the published experiments
+DEFAULT_SAMPLES = 2000  # mean samples per client in the published experiments
 RESIZED_AT_ONCE = 1024  # images that are held at their old size as real numbers
 WHOLE_POOL = ("dir", "dir-class")  # scenes that use every sample, as published
 

@@ -34,7 +34,7 @@ class Federation:
     """Clients with data of their own, and what the server has.
 
     Inputs are real numbers (images, tables) or integers (token ids); uint8 inputs are scaled to [0, 1].
-    Labels are integers from 0, or real numbers for a loss of one's own. A client may be empty: it uploads
+    Labels are integers from 0, or real numbers for a custom loss. A client may be empty: it uploads
     nothing, and what it brings is what the initial model can do. All arrays are copied: changing them later changes
     nothing here.
     """
@@ -140,7 +140,7 @@ class Federation:
 
     @property
     def device(self) -> torch.device:
-        """Return where the data lies."""
+        """Return the device of the data."""
         return self.inputs.device
 
     @property
@@ -168,12 +168,12 @@ class Federation:
         return counts.index_put_((owner, self.labels.cpu()), torch.ones_like(owner), accumulate=True)
 
     def present(self, participants: Tensor | None) -> Tensor:
-        """Return who of the participants can train: those with data (N,)."""
+        """Return which participants can train: those with data (N,)."""
         filled = (self.sizes > 0).to(self.device)
         return filled if participants is None else filled & participants
 
     def table(self, keys: Tensor) -> ClientTable:
-        """Return the clients' samples as engines read them, with one random key a client."""
+        """Return the clients' samples as engines read them, with one random key per client."""
         offsets = self.offsets.to(self.device)
         return ClientTable(self.inputs, self.rows, self.labels, offsets, self.sizes, keys)
 
@@ -219,7 +219,7 @@ def _samples(arrays: Arrays, owner: str) -> Samples:
     else:
         y = y.long()
         if y.dim() != 1:
-            raise UsageError(f"The labels of {owner} must be one integer a sample, not shape {tuple(y.shape)}.")
+            raise UsageError(f"The labels of {owner} must be one integer per sample, not shape {tuple(y.shape)}.")
     return Samples(x, y)
 
 
@@ -229,7 +229,7 @@ def _tensor(values: Any, what: str) -> Tensor:
     except (TypeError, ValueError) as error:
         raise UsageError(f"The {what} cannot be read as numbers: {str(error).splitlines()[0]}") from None
     if tensor.dim() == 0:
-        raise UsageError(f"The {what} must have one row a sample, not be a single number.")
+        raise UsageError(f"The {what} must have one row per sample, not be a single number.")
     if tensor.is_complex():
         raise UsageError(f"The {what} are complex numbers; give real ones.")
     return tensor

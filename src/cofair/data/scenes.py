@@ -256,7 +256,7 @@ def _dir_class(request: Spread, rng: np.random.Generator) -> list[Indices]:
         weights = rng.dirichlet(np.full(N, request.alpha), request.classes).T
         sizes = np.zeros(N, dtype=np.int64)
         for label in range(request.classes):
-            below = sizes < n / N  # who has its even share already gets no more (NIID-bench)
+            below = sizes < n / N  # a client that has its even share already gets no more (NIID-bench)
             share = weights[:, label] * below
             weights[:, label] = share if share.any() else below
             sizes += np.diff(_cuts(weights[:, label], counts[label]), prepend=0, append=counts[label])

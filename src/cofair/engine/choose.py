@@ -38,7 +38,7 @@ def engine(name: str, problem: Problem) -> Engine:
         VectorisedEngine(problem).train(Rewards(start, Work(steps=1, batch_size=1)), ClientStates(), 1)
     except RunError:  # a module that torch.func cannot batch
         return LoopEngine(problem)
-    return VectorisedEngine(problem)  # a fresh one: it tries its ways on real batches
+    return VectorisedEngine(problem)  # a fresh one, which makes its trials on real batches
 
 
 @contextmanager

@@ -68,7 +68,7 @@ class Forward:
         return cast(Tensor, functional_call(self.evaluation, {**parameters, **extras}, (x,)))
 
     def mask_extras(self, neuron_masks: Tensor | None) -> dict[str, Tensor]:
-        """Return what neuron masks (N, K) change beside D: activation masks, masked frozen parameters."""
+        """Return what neuron masks (N, K) change outside D: activation masks, masked frozen parameters."""
         if neuron_masks is None or self.neurons is None:
             return {}
         activations = self.neurons.activation_masks(neuron_masks)
@@ -79,11 +79,11 @@ class Forward:
 
     @property
     def drops_out(self) -> bool:
-        """Tell whether a step needs keys for dropout."""
+        """Say whether a step needs keys for dropout."""
         return bool(self._dropouts)
 
     def dropout_extras(self, keys: Tensor) -> dict[str, Tensor]:
-        """Return the dropout keys of one step: `keys` is one a client (N,), or one alone ()."""
+        """Return the dropout keys of one step: `keys` is one per client (N,), or a single one ()."""
         return {f"{name}.key": randomness.fold(keys, i) for i, name in enumerate(self._dropouts)}
 
 

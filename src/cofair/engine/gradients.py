@@ -64,7 +64,7 @@ class Gradients:
                 fast = self._fast(*given)
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # a user's module may raise anything; what is wrong with it the safe way will say
+        except Exception:  # a user's module may raise anything; the safe way will say what is wrong
             return False
         with torch.random.fork_rng(devices):
             safe = self._safe(*given)
@@ -82,7 +82,7 @@ class Gradients:
 
 
 def _twice(stacked: Named | Tensor) -> Named | Tensor:
-    """Return a stack of one client, or several by name, as that of two who are alike."""
+    """Return a stack of one client, or several by name, as a stack of two that are alike."""
     if isinstance(stacked, Tensor):
         return torch.cat([stacked, stacked])
     return {name: torch.cat([value, value]) for name, value in stacked.items()}

@@ -52,7 +52,7 @@ class StepGraphs:
         self._round += 1
 
     def hold(self, name: str, values: Tensor) -> Tensor:
-        """Return a copy of values, one a client (n, ...), that steps may change: in the same place in every round."""
+        """Return a copy of values, one per client (n, ...), that steps may change: in the same place in every round."""
         if not self.usable:
             return self._memory_for(len(values), values).copy_(values)
         own = self._held.get(name)
@@ -89,7 +89,7 @@ class StepGraphs:
         before = _random_state(self.problem.device)
         step(inputs)
         if not torch.equal(before, _random_state(self.problem.device)):
-            self._give_up()  # each step draws anew
+            self._give_up()  # each step draws again
 
     def _record(self, key: Hashable, step: Take, inputs: Named) -> _Recorded | None:
         self._seen[key] += 1
@@ -106,7 +106,7 @@ class StepGraphs:
         return found
 
     def _has_room(self) -> bool:
-        """Tell whether one more can be kept; where not, those that did not come in this round or the last make room."""
+        """Say whether one more can be kept; where not, those not played in this round or the last make room."""
         if len(self._recorded) < _MOST:
             return True
         self._recorded = {key: own for key, own in self._recorded.items() if own.round >= self._round - 1}
@@ -119,7 +119,7 @@ class StepGraphs:
 
 
 def can_repeat(problem: Problem) -> bool:
-    """Tell whether a step is nothing but kernels: what Python does beside them would not be played back."""
+    """Say whether a step is nothing but kernels: what Python does besides would not be played back."""
     parts = problem.layout.prototype.modules()
     plain = all(type(part).__module__.partition(".")[0] in _KNOWN and not has_hooks(part) for part in parts)
     return plain and problem.loss in LOSSES.values()

@@ -205,7 +205,7 @@ def _linear(weight: Tensor, bias: Tensor | None, value: Tensor) -> Tensor:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Tell whether something is called with what a module computes."""
+    """Say whether something is called with what a module computes."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(len(kind) > 0 for kind in hooks)
 
@@ -223,7 +223,7 @@ def sequential_leaves(module: nn.Module, prefix: str = "") -> list[tuple[str, nn
 
 
 def _covers_hidden_layers(layers: Sequence[_Linear], neurons: NeuronMap) -> bool:
-    """Tell whether every declared layer of neurons is one hidden layer, whole and unit by unit."""
+    """Say whether every declared layer of neurons is one hidden layer, whole and unit by unit."""
     reader = {a.weight: (a, b.weight) for a, b in pairwise(layers)}
     for declared in neurons.layers:
         made_by = declared.made_by[0] if declared.made_by else None

@@ -66,7 +66,7 @@ class Lockstep:
         ]
 
     def _statistics(self, requests: Sequence[Request]) -> list[dict[str, Tensor]]:
-        """Return what each run asked of its clients beside updates: few ask for any, which need not train apart."""
+        """Return what each run asked of its clients besides updates; the few that ask for any need not train apart."""
         found: list[dict[str, Tensor]] = [{} for _ in requests]
         asked: dict[Work, list[int]] = {}
         for place, request in enumerate(requests):
@@ -74,13 +74,13 @@ class Lockstep:
                 asked.setdefault(request.rewards.work, []).append(place)
         for places in asked.values():
             engine, joined, parts = self._joined([requests[place] for place in places])
-            told = engine.statistics(joined, requests[0].t)
+            statistics = engine.statistics(joined, requests[0].t)
             for place, part in zip(places, parts, strict=True):
-                found[place] = {name: values[part] for name, values in told.items()}
+                found[place] = {name: values[part] for name, values in statistics.items()}
         return found
 
     def _joined(self, requests: Sequence[Request]) -> tuple[VectorisedEngine, Rewards, list[slice]]:
-        """Return who trains some runs, what it is given, and which of its rows are whose."""
+        """Return the engine of some runs, what it is given, and which of its rows belong to which run."""
         runs = tuple(request.run for request in requests)
         sizes = [len(self.problems[run].federation) for run in runs]
         ends = torch.tensor(sizes).cumsum(0).tolist()
@@ -88,7 +88,7 @@ class Lockstep:
         return self._engine(runs), _joined([request.rewards for request in requests], sizes), parts
 
     def _engine(self, runs: tuple[int, ...]) -> VectorisedEngine:
-        """Return the engine of some of the runs; who takes part changes seldom, so that the latest are kept."""
+        """Return the engine of some of the runs; which runs train together changes seldom, so the latest are kept."""
         engine = self._engines.pop(runs, None) or VectorisedEngine(_union([self.problems[run] for run in runs]))
         self._engines[runs] = engine
         if len(self._engines) > _KEPT:
@@ -110,7 +110,7 @@ def _union(problems: Sequence[Problem]) -> Problem:
 
 
 def _joined(rewards: Sequence[Rewards], sizes: Sequence[int]) -> Rewards:
-    """Return the rewards of several runs as those of one; who has no masks holds everything."""
+    """Return the rewards of several runs as those of one; a run without masks holds everything."""
     rows = [
         own.parameters.expand(size, -1) if own.parameters.dim() == 1 else own.parameters
         for own, size in zip(rewards, sizes, strict=True)

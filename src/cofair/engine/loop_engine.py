@@ -66,7 +66,7 @@ class LoopEngine:
             losses[step.number] = self.problem.loss(self.forward.evaluate(kept, extras, x), y).mean()
 
     def _masks(self, neuron_mask: Tensor | None) -> tuple[Named, Named]:
-        """Return what a neuron mask (K,) multiplies: parameters, and extras beside them."""
+        """Return what a neuron mask (K,) multiplies: parameters, and extras besides them."""
         if neuron_mask is None or self.problem.neurons is None:
             return {}, {}
         masks = self.problem.layout.views(self.problem.neurons.parameter_mask(neuron_mask[None])[0])

@@ -1,4 +1,4 @@
-"""What clients minimise: a loss gives one value a sample, its mean over a batch is the objective.
+"""What clients minimise: a loss gives one value per sample, its mean over a batch is the objective.
 
 The value of a sample may depend on that sample only: batches of all clients are computed together, and padded. A torch
 loss with class weights therefore counts as the plain mean of weighted values, not divided by the sum of weights.
@@ -47,10 +47,10 @@ def loss(choice: str | Loss, device: torch.device | None = None, dtype: torch.dt
 
 
 def check_loss(values: object, batch: int) -> None:
-    """Refuse a loss that does not give one value a sample: padded batches could not be told apart."""
+    """Refuse a loss that does not give one value per sample: padding could not be left out."""
     if not isinstance(values, Tensor) or tuple(values.shape) != (batch,):
         got = f"shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
         raise UsageError(
-            f"The loss must return one value a sample, shape ({batch},) for a batch of {batch}, but returned "
+            f"The loss must return one value per sample, shape ({batch},) for a batch of {batch}, but returned "
             f"{got}: use reduction='none'."
         )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 class Phase:
     """One local training of a round.
 
-    A phase that does not upload stays with the clients: all of them do it, whoever takes part in the round, and what
-    comes of it is no upload, for attackers, defences and whatever is counted.
+    A phase that does not upload stays with the clients: all of them do it, also those that do not take part in
+    the round, and its result is no upload: it is not attacked, not defended against and not counted.
     """
 
     name: str

@@ -58,7 +58,7 @@ class Problem:
             raise UsageError("This model has no neurons that a submodel could leave out, so it has no submodels.")
 
     def try_model(self, initial: nn.Module) -> None:
-        """Run the model and the loss on two samples, so that a misfit is told before anything is trained."""
+        """Run the model and the loss on two samples, so that a misfit is reported before anything is trained."""
         x, y = self.federation.test.x[:2], self.federation.test.y[:2]
         try:
             with torch.no_grad():
@@ -66,7 +66,7 @@ class Problem:
         except Exception as error:  # whatever a user's module raises becomes one sentence
             raise UsageError(f"The model failed on inputs of shape {tuple(x.shape)}: {first_line(error)}") from error
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
-            raise UsageError("The model must return one tensor with one row a sample.")
+            raise UsageError("The model must return one tensor with one row per sample.")
         classes = self.federation.classes
         plain = self.loss is losses.cross_entropy and classes is not None
         if plain and (outputs.dim() != 2 or outputs.shape[1] < (classes or 0)):

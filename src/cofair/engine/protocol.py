@@ -13,12 +13,12 @@ from cofair.engine.work import Work
 class Rewards:
     """What the server hands out: a starting model for each client and the work to do with it.
 
-    `parameters` is (N, D), or (D,) when all start from one model. A client whose row of `neuron_masks` (N, K)
-    is False somewhere has a submodel without those neurons. With `step_masks` (N, W, K) and
-    `step_choices` (N,) client i draws, in every step, one of its first `step_choices[i]` masks and trains only that
-    part (FjORD). `participants` (N,) leaves clients out of a
-    round. `download` (N,) is the share of a whole model that travels to each client; it follows from the neuron
-    masks unless a method says otherwise. Without `keeps_memory` the clients' optimisers forget this training.
+    `parameters` is (N, D), or (D,) when all start from one model. A client whose row of `neuron_masks` (N, K) is False
+    somewhere has a submodel without those neurons. With `step_masks` (N, W, K) and `step_choices` (N,) client i draws,
+    in every step, one of its first `step_choices[i]` masks and trains only that part (FjORD). `participants` (N,)
+    leaves clients out of a round. `download` (N,) is the share of a whole model that travels to each client; it follows
+    from the neuron masks unless a method says otherwise. Without `keeps_memory` the clients' optimisers forget this
+    training.
     """
 
     parameters: Tensor
@@ -37,13 +37,13 @@ class Rewards:
 
 @dataclass(frozen=True)
 class Uploads:
-    """What came back: one update a client, and who answered (an absent client is normal)."""
+    """What came back: one update per client, and who answered (an absent client is normal)."""
 
-    updates: Tensor  # (N, D), zero for who is absent
+    updates: Tensor  # (N, D), zero for absent clients
     present: Tensor  # (N,) bool
     sizes: Tensor  # (N,) number of samples each client trained on
-    statistics: dict[str, Tensor] = field(default_factory=dict)  # what the work asked for, NaN for who is absent
-    refused: Mapping[int, str] = field(default_factory=dict)  # who sent what no method can use, and why: absent here
+    statistics: dict[str, Tensor] = field(default_factory=dict)  # what the work asked for, NaN for absent clients
+    refused: Mapping[int, str] = field(default_factory=dict)  # whose upload no method can use, and why: absent here
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Delivered:
 
 
 def rows_of(parameters: Tensor, clients: Tensor | slice) -> Tensor:
-    """Return the rows (n, D) of some clients, whether parameters are one a client or shared."""
+    """Return the rows (n, D) of some clients, whether parameters are one row per client or shared."""
     if parameters.dim() == 1:
         count = clients.numel() if isinstance(clients, Tensor) else clients.stop - clients.start
         return parameters.expand(count, -1)

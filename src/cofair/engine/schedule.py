@@ -20,12 +20,12 @@ class Step:
     active: int
     positions: Tensor  # (active, B) positions in the table; padded entries repeat the client's first sample
     weights: Tensor  # (active, B) 1/batch size at real samples, 0 at padding
-    lr: float | Tensor  # one learning rate, or one a client (active,)
+    lr: float | Tensor  # one learning rate, or one per client (active,)
     number: int
     phase_keys: Tensor  # (active,)
 
     def keys(self) -> Tensor:
-        """Return one key a client for randomness inside this step, such as dropout."""
+        """Return one key per client for randomness inside this step, such as dropout."""
         return randomness.fold(self.phase_keys, self.number)
 
     def drawn(self, masks: Tensor, choices: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def _block(
     steps, per_epoch, sizes, base, row_start, start_of_row = (
         values.to(device) for values in (steps, per_epoch, sizes, base, row_start, start_of_row)
     )
-    step = torch.arange(first, last, device=device).minimum(steps[:, None] - 1)  # who is done repeats its last, unread
+    step = torch.arange(first, last, device=device).minimum(steps[:, None] - 1)  # unread where a client is done
     epoch = step // per_epoch[:, None]
     place = ((step % per_epoch[:, None]) * B)[..., None] + torch.arange(B, device=device)
     real = place < sizes[:, None, None]
@@ -109,7 +109,7 @@ def _block(
 def _orders(keys: Tensor, epochs: Tensor, sizes: Tensor, needed: int) -> tuple[Tensor, Tensor]:
     """Return the shuffled orders of many (client, epoch) rows as one flat tensor, and where each row starts.
 
-    Rows of similar size are made together: one large client must not make everybody's row as long as its own.
+    Rows of similar size are made together: one large client must not make all rows as long as its own.
     """
     kind = (torch.log2(sizes.double()) / 2).ceil()
     starts = torch.empty_like(sizes)
@@ -127,7 +127,7 @@ def _orders(keys: Tensor, epochs: Tensor, sizes: Tensor, needed: int) -> tuple[T
 
 
 def orders(keys: Tensor, sizes: Tensor, needed: int) -> Tensor:
-    """Return shuffled sample numbers (len(keys), needed): a stable argsort of one hash a sample."""
+    """Return shuffled sample numbers (len(keys), needed): a stable argsort of one hash per sample."""
     longest = int(sizes.max())
     hashes = randomness.stream(keys, longest)
     outside = torch.arange(longest, device=keys.device) >= sizes[:, None]

@@ -35,7 +35,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Layer:
-    """What a convolution's kernels have to know beside its tensors."""
+    """What a convolution's kernels have to know besides its tensors."""
 
     image: Pair
     kernel: Pair
@@ -50,7 +50,7 @@ class Layer:
 
     @property
     def is_over_time(self) -> bool:
-        """Tell whether images are a pixel high and the kernel takes one step after another."""
+        """Say whether images are a pixel high and the kernel takes one step after another."""
         return self.image[0] == self.kernel[0] == 1 and self.stride == (1, 1) and self.padding[0] == 0
 
 
@@ -266,21 +266,21 @@ def _stack(tensor: Tensor, at: int | None, count: int) -> Tensor:
 
 
 def _fits(x: Tensor, weight: Tensor, layer: Layer) -> bool:
-    """Tell whether kernels can count all of these numbers."""
+    """Say whether kernels can count all of these numbers."""
     if kernels is None or x.dtype is not torch.float32 or not x.numel() or len(x) > memory.MODELS:
         return False
     return max(x[0].numel(), x.shape[1] * weight.shape[1] * math.prod(layer.out)) <= memory.LARGEST
 
 
 def has_kernels(tensor: Tensor) -> bool:
-    """Tell whether kernels can take a stack (n, ...)."""
+    """Say whether kernels can take a stack (n, ...)."""
     usual = tensor.device.type in DEVICES and tensor.dtype is torch.float32
     return usual and tensor.numel() > 0 and kernels_work(tensor.device) and len(tensor) <= memory.MODELS
 
 
 @lru_cache
 def kernels_work(device: torch.device) -> bool:
-    """Tell whether there are kernels and Triton can compile them for a device, which takes a C compiler and a cache."""
+    """Say whether there are kernels and Triton can compile them for a device, which takes a C compiler and a cache."""
     if kernels is None:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a method may ask of clients beside their updates: losses of the model they received, on their own data."""
+"""What a method may ask of clients besides their updates: losses of the model they received, on their own data."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -18,7 +18,7 @@ LOOK = Work(steps=None, epochs=1, batch_size=64, phase=Phase("look"))
 def from_batch_losses(asked: Iterable[str], losses: Tensor, sizes: Tensor) -> dict[str, Tensor]:
     """Return the statistics asked for, from mean losses of batches (N, S) padded with NaN.
 
-    `batch_losses_before` is these losses as they are; `loss_before` (N,) is the mean over a client's samples.
+    `batch_losses_before` is these losses unchanged; `loss_before` (N,) is the mean over a client's samples.
     """
     found: dict[str, Tensor] = {}
     for name in asked:
@@ -33,7 +33,7 @@ def from_batch_losses(asked: Iterable[str], losses: Tensor, sizes: Tensor) -> di
 
 
 def looked_at(sizes: Tensor, looks: int | None) -> Tensor:
-    """Return how many batches (N,) of each client's data are looked at, if at most so many are."""
+    """Return how many batches (N,) of each client's data are looked at, `looks` at most."""
     whole = batches_per_epoch(sizes, LOOK)
     return whole if looks is None else whole.clamp(max=looks)
 
@@ -44,6 +44,6 @@ def look(table: ClientTable, looks: int | None, t: int, dtype: torch.dtype) -> I
 
 
 def empty_losses(sizes: Tensor, looks: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return room for one loss a client and batch that is looked at (N, S), all NaN."""
+    """Return room for one loss per client and batch looked at (N, S), all NaN."""
     longest = int(looked_at(sizes, looks).max())
     return torch.full((len(sizes), longest), torch.nan, dtype=dtype, device=device)

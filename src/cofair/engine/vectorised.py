@@ -24,7 +24,7 @@ from cofair.errors import CofairError, RunError
 
 _LOOKED_AT = 4096  # samples at once, where nothing is trained: a step for each batch of 64 takes longer
 _LOOKED_BYTES = 2**30  # of layers' outputs at once on a GPU, which waits between small steps
-_EXTRA = "extra "  # before the names of what a module is given beside its parameters
+_EXTRA = "extra "  # before the names of what a module is given besides its parameters
 Drawn = tuple[Tensor, Tensor]  # masks (n, W, K) and how many of them each client draws from (n,)
 
 
@@ -60,7 +60,7 @@ class VectorisedEngine:
         drawn: Drawn | None = None
         if rewards.step_masks is not None and rewards.step_choices is not None:
             drawn = rewards.step_masks[there], rewards.step_choices[there]
-        with _failures_told(t):
+        with _explaining_failures(t):
             if self.stack is not None and OPTIMISERS[work.optimiser].is_stack_step:
                 self._train_stack(rows, masks, steps, work, drawn)
             else:
@@ -71,20 +71,20 @@ class VectorisedEngine:
 
     @torch.no_grad()
     def statistics(self, rewards: Rewards, t: int) -> Named:
-        """Return what the work asks of clients beside their updates, all of it before they train."""
+        """Return what the work asks of clients besides their updates, all of it before they train."""
         if not rewards.work.statistics:
             return {}
         federation = self.problem.federation
         busy = federation.present(rewards.participants).cpu().nonzero().flatten()
         losses = empty_losses(federation.sizes, rewards.work.looks, self.problem.layout.dtype, self.problem.device)
         if len(busy):
-            with _failures_told(t):
+            with _explaining_failures(t):
                 self._look(rewards, busy, t, losses)
         return from_batch_losses(rewards.work.statistics, losses, federation.sizes)
 
     @cached_property
     def _looked_at(self) -> int:
-        """How many samples are looked at in one go."""
+        """How many samples are looked at together."""
         if self.problem.device.type == "cpu":
             return _LOOKED_AT
         each, _ = activation_bytes(self.problem.layout.prototype, self.problem.federation.test.x[:1])
@@ -121,7 +121,7 @@ class VectorisedEngine:
             losses[there[:n], first : first + len(steps)] = (each * weights).sum(2)
 
     def _in_place_order(self, rows: Tensor, order: Tensor) -> Tensor:
-        """Return the rows where their clients stand, zeros for who was absent."""
+        """Return the rows where their clients stand, zeros for absent clients."""
         N = len(self.problem.federation)
         if len(order) == N and torch.equal(order, torch.arange(N)):
             return rows
@@ -181,7 +181,7 @@ class VectorisedEngine:
         return replace(states, optimiser=optimiser.remembered())
 
     def _masks(self, neuron_masks: Tensor | None) -> tuple[Named, Named]:
-        """Return by name what neuron masks multiply: parameters, and extras beside them."""
+        """Return by name what neuron masks multiply: parameters, and extras besides them."""
         if neuron_masks is None or self.problem.neurons is None:
             return {}, {}
         masks = self.problem.neurons.parameter_masks(neuron_masks)
@@ -190,7 +190,7 @@ class VectorisedEngine:
 
 
 def _joined(steps: Iterator[Step], most: int) -> Iterator[list[Step]]:
-    """Join steps of the same clients that follow each other, while they have no more than so many samples together."""
+    """Join steps of the same clients that follow each other, while they have at most `most` samples together."""
     found: list[Step] = []
     for step in steps:
         fits = found and found[0].active == step.active and (len(found) + 1) * step.positions.numel() <= most
@@ -203,8 +203,8 @@ def _joined(steps: Iterator[Step], most: int) -> Iterator[list[Step]]:
 
 
 @contextmanager
-def _failures_told(t: int) -> Iterator[None]:
-    """Make a sentence of whatever a user's module or loss raises."""
+def _explaining_failures(t: int) -> Iterator[None]:
+    """Raise whatever a user's module or loss raises as one sentence."""
     try:
         yield
     except (torch.OutOfMemoryError, CofairError):

@@ -14,7 +14,7 @@ class Work:
 
     Exactly one of `steps` and `epochs` is set. Steps are taken from freshly shuffled data that is shuffled
     again whenever it is used up. With `decay_every="epoch"` the learning rate falls after each local epoch
-    and goes on falling over the rounds; with "round", once a round.
+    and keeps falling over the rounds; with "round", once per round.
     """
 
     steps: int | None = 15
@@ -28,8 +28,8 @@ class Work:
     drop_last: bool = False
     phase: Phase = TRAIN
     epochs_a_round: int | None = None  # of the main training, by which the learning rate falls; its epochs if not set
-    statistics: tuple[Literal["loss_before", "batch_losses_before"], ...] = ()  # asked of clients beside updates
-    looks: int | None = None  # batches of a client's data, at most, that statistics are of; all of them if not set
+    statistics: tuple[Literal["loss_before", "batch_losses_before"], ...] = ()  # asked of clients besides updates
+    looks: int | None = None  # most batches of a client's data that statistics are taken of; all of them if not set
 
     def __post_init__(self) -> None:
         if not isinstance(self.phase, Phase):
@@ -40,17 +40,17 @@ class Work:
         if self.decay_every == "epoch" and self.epochs is None:
             raise UsageError("decay_every = 'epoch' needs local training counted in epochs.")
         if self.looks is not None and self.looks < 1:
-            raise UsageError(f"Statistics are of at least one batch, not of {self.looks}.")
+            raise UsageError(f"Statistics need at least one batch, not {self.looks}.")
         if self.looks is not None and "loss_before" in self.statistics:
             raise UsageError("The loss before training is a mean over all of a client's samples: it needs looks unset.")
 
     @property
     def training(self) -> "Work":
-        """This work, with nothing asked of clients beside their updates."""
+        """This work, with nothing asked of clients besides their updates."""
         return replace(self, statistics=(), looks=None)
 
     def again_in(self, t: int) -> "Work":
-        """Return this training alone as it is asked for once more in round t: the same, in another order of samples."""
+        """Return this training alone as it is repeated before round t: the same, in another order of samples."""
         return replace(self, phase=self.phase.again_in(t))
 
     def times(self, units: int, phase: Phase) -> "Work":

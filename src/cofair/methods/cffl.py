@@ -27,7 +27,7 @@ from cofair.settings import setting
 
 @dataclass(frozen=True)
 class CFFLState:
-    """The server's model (D,), own models (N, D), reputations, who is in R, and the share last downloaded (N,)."""
+    """The server's model (D,), own models (N, D), reputations, members of R, and the share last downloaded (N,)."""
 
     server: Tensor
     models: Tensor
@@ -41,8 +41,8 @@ class CFFLState:
 class CFFL(Method[CFFLState]):
     """Reward by validation accuracy and size.
 
-    An absent client keeps its reputation, is not removed, and receives its reward. Whoever was removed goes on alone.
-    Accuracies of zero all over give equal reputations, and a threshold that would remove everybody removes nobody.
+    An absent client keeps its reputation, is not removed, and receives its reward. A removed client continues alone.
+    Accuracies of zero all over give equal reputations, and a threshold that would remove all clients removes none.
     """
 
     name: ClassVar[str] = "cffl"
@@ -50,10 +50,10 @@ class CFFL(Method[CFFLState]):
     needs_validation: ClassVar[bool] = True
 
     version: Literal["fedave", "original"] = setting(
-        "fedave", "as FedAVE's authors run it (no history, nobody removed), or as the original code"
+        "fedave", "as FedAVE's authors run it (no history, no removals), or as the original code"
     )
     share: Literal["size", "classes", "contributions"] = setting(
-        "size", "what limits rewards beside reputation: n_i / max n, classes_i / classes, or c_i / max c"
+        "size", "what limits rewards besides reputation: n_i / max n, classes_i / classes, or c_i / max c"
     )
     alpha: float = setting(5.0, "α in sinh(α r): how sharply reputations differ", above=0, maximum=300)
     sparsify: Literal["layer", "all"] = setting(
@@ -64,7 +64,7 @@ class CFFL(Method[CFFLState]):
     theta: float = setting(1.0, "θ: share of its largest entries that a client uploads (original)", above=0, maximum=1)
     history: float = setting(0.8, "how much of the old reputation stays (original)", minimum=0, maximum=1)
     growing: bool = setting(False, "α grows to 2α over the rounds: α (1 + t/T) (original, MNIST)")
-    threshold: float = setting(1 / 3, "removed is who has less than this times the mean in R (original)", minimum=0)
+    threshold: float = setting(1 / 3, "less than this times the mean in R removes a client (original)", minimum=0)
     aggregate: Literal["sum", "mean"] = setting("sum", "updates are added up, or weighted by samples (original)")
     entries: Literal["largest", "random"] = setting("largest", "which entries rewards are made of (original: both)")
     reputation_from: Literal["uploads", "contributions"] = setting(
@@ -78,7 +78,7 @@ class CFFL(Method[CFFLState]):
         return CFFLState(server.initial, models, nothing, torch.ones_like(nothing, dtype=torch.bool), nothing)
 
     def rewards(self, server: Server, state: CFFLState, t: int, phase: Phase) -> Rewards:
-        """Everybody goes on from its own model; what travelled is the last part of the aggregate."""
+        """Each client continues from its own model; what travelled is the last part of the aggregate."""
         return Rewards(state.models, server.work, download=state.download)
 
     def learn(
@@ -95,7 +95,7 @@ class CFFL(Method[CFFLState]):
         else:
             kept = trained
             own = weights = torch.ones_like(size) if self.aggregate == "sum" else size
-        aggregate = (weights * members).to(updates) @ updates  # who is absent has an update of zeros
+        aggregate = (weights * members).to(updates) @ updates  # absent clients have updates of zeros
         quota = of_the_best(reputation) * share  # r_i / max r · n_i / max n
         if self.version == "original" and self.sparsify == "layer":
             quota = reputation  # the original's layer-wise mode
@@ -144,7 +144,7 @@ class CFFL(Method[CFFLState]):
         return torch.sinh(alpha * torch.where(judged, mixed, state.reputation))
 
     def shares(self, server: Server) -> Tensor:
-        """Return what limits each client's reward beside its reputation (N,)."""
+        """Return what limits each client's reward besides its reputation (N,)."""
         if self.share == "classes":
             return classes_held(server.class_counts()).to(server.sizes.device)
         return of_the_best(server.sizes.double() if self.share == "size" else server.contributions)
@@ -158,7 +158,7 @@ class CFFL(Method[CFFLState]):
         return aggregate * (place < counted(quota, D, up=False)[:, None])
 
     def delivered(self, server: Server, state: CFFLState) -> Delivered:
-        """Deliver everybody's own model."""
+        """Deliver each client's own model."""
         return Delivered(state.models)
 
     def reputation(self, state: CFFLState) -> Tensor:

@@ -27,7 +27,7 @@ from cofair.settings import setting
 
 @register
 @dataclass(frozen=True)
-class CGSV(SparsifiedMethod):
+class CGSV(SparsifiedMethod[OwnModels]):
     """Reward by the cosine of a client's update with the aggregate.
 
     An absent client keeps its reputation and receives the share that it earned before.
@@ -61,10 +61,10 @@ class CGSV(SparsifiedMethod):
             else:
                 mean = by_size(uploads) @ uploads.updates  # of the updates as uploaded
                 distance = torch.linalg.vector_norm(uploads.updates - mean, dim=1) * uploads.present
-                score = distance.max() - distance + 1e-3  # the farthest is one who answered
+                score = distance.max() - distance + 1e-3  # the farthest is one that answered
             fresh = self.alpha * state.reputation + (1 - self.alpha) * score
             reputation = torch.where(uploads.present, fresh, state.reputation)
-            reputation = reputation.clamp(min=1e-3)  # nobody is shut out for ever (authors' code)
+            reputation = reputation.clamp(min=1e-3)  # no client is shut out for ever (authors' code)
             reputation = reputation / reputation.sum()
         deserved = torch.tanh(self.beta * reputation)
         return reputation, deserved / deserved.max()

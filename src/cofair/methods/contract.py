@@ -29,8 +29,8 @@ from cofair.methods.rules.promises import (
     check_all,
     expectations,
     inside_while,
+    known_by,
     through,
-    told_apart,
 )
 from cofair.methods.server import Server
 from cofair.scoring.importance import taylor
@@ -42,14 +42,15 @@ _RANKED_ON = 250  # validation samples, at most: more of them do not make a bett
 
 @dataclass(frozen=True)
 class Promised(Submodels):
-    """The submodels, whose reputations are accuracies promised (N,), and the accuracies that were validated (N,)."""
+    """Submodels, the accuracies (or shares of neurons) that clients are promised (N,), and those validated (N,)."""
 
+    promised: Tensor
     validated: Tensor
 
 
 @register
 @dataclass(frozen=True)
-class Contract(SubmodelMethod):
+class Contract(SubmodelMethod[Promised]):
     """Submodels that are as accurate as a stated reward curve promises."""
 
     name: ClassVar[str] = "contract"
@@ -88,7 +89,7 @@ class Contract(SubmodelMethod):
     own_curve: Curve | None = None  # a function of contributions (N,) and A, in Python only
 
     def validates(self) -> bool:
-        """Accuracies take a validation set, shares of neurons do not."""
+        """Accuracies need a validation set, shares of neurons do not."""
         return self.pays == "accuracy"
 
     def notes(self, server: Server) -> list[str]:
@@ -102,19 +103,20 @@ class Contract(SubmodelMethod):
                 "Contributions are not measured as accuracies here, so that what the curve promises need not be one: "
                 'curve = "proportional" takes shares of the largest, pays = "neurons" promises no accuracy.'
             ]
-        told = expectations(curve, server.contributions, self._chosen_on(server), server.tested_on)
-        return [*told, *filter(None, [inside_while(curve, server.contributions, server.names)])]
+        expected = expectations(curve, server.contributions, self._chosen_on(server), server.tested_on)
+        return [*expected, *filter(None, [inside_while(curve, server.contributions, server.names)])]
 
     def unwritten(self, contributions: Tensor | None = None) -> dict[str, list[float]]:
-        """Return a curve of one's own by what it promises."""
+        """Return a curve given in Python by what it promises."""
         if self.own_curve is None:
             return {}
-        return {"own_curve": [] if contributions is None else told_apart(self.promise(), contributions)}
+        return {"own_curve": [] if contributions is None else known_by(self.promise(), contributions)}
 
     def start(self, server: Server) -> Promised:
         """Check the promise, then hand out the whole model once."""
         check_all(self.owed(server), server.contributions)
-        return Promised(**vars(super().start(server)), validated=torch.zeros_like(server.contributions))
+        nothing = torch.zeros_like(server.contributions)
+        return Promised(**vars(super().start(server)), promised=nothing, validated=nothing)
 
     def owed(self, server: Server) -> Curve:
         """Return the reward curve with its margin, where contributions and rewards are accuracies.
@@ -146,19 +148,17 @@ class Contract(SubmodelMethod):
         return curves[self.curve]()
 
     def weights(self, server: Server) -> Tensor | None:
-        """Let who brings more weigh more: most train most of the model here, whatever their data are worth."""
+        """Let larger contributors weigh more: most train most of the model here, whatever their data are worth."""
         most = float(server.contributions.max())
         return (server.contributions / most).clamp(min=0) ** self.power if self.power and most > 0 else None
 
-    def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
+    def grant(self, server: Server, state: Promised, t: int) -> Promised:
         """Order the neurons, and find for each client the submodel that meets its promise."""
-        frequency = state.record + state.trained if t > 2 else state.record  # whole models are not counted
-        order = self.order(server, state.parameters, frequency, t)
+        order = self.order(server, state.parameters, state.frequency, t)
         if self.pays == "neurons":
             shares = self.promise()(server.contributions, 1.0)
             sizes = sizes_of(shares, server.contributions, len(order), self.pack)
-            masks = prefix_masks(order, sizes, trusted=True)
-            return replace(state, granted=masks, record=frequency, reputation=shares)
+            return replace(state, granted=prefix_masks(order, sizes), promised=shares)
         scorer, checked_by = server.validation, None
         if self.fit == "halves":
             scorer, checked_by = scorer.halves() if t % 2 else scorer.halves()[::-1]
@@ -167,10 +167,7 @@ class Contract(SubmodelMethod):
             scorer, state.parameters, order, server.contributions, curve, self.pack, checked_by,
             inside=isinstance(curve, Inside),
         )  # fmt: skip
-        assert isinstance(state, Promised)
-        return replace(
-            state, granted=found.masks, record=frequency, reputation=found.promised, validated=found.validated
-        )
+        return replace(state, granted=found.masks, promised=found.promised, validated=found.validated)
 
     def order(self, server: Server, parameters: Tensor, frequency: Tensor, t: int) -> Tensor:
         """Return the neurons (K,) for round t: the least trained first, then the least important.
@@ -185,15 +182,18 @@ class Contract(SubmodelMethod):
         trained = (frequency / (self.alike * server.clients)).floor()
         return ranked[trained[ranked].argsort(stable=True)]
 
-    def delivered(self, server: Server, state: Submodels) -> Delivered:
+    def delivered(self, server: Server, state: Promised) -> Delivered:
         """Deliver the submodels that were granted for the next round: they were calibrated on the current model."""
-        assert isinstance(state, Promised)
         if self.pays == "neurons":
             return Delivered(state.parameters, state.granted)
-        return Delivered(state.parameters, state.granted, state.reputation, state.validated)
+        return Delivered(state.parameters, state.granted, state.promised, state.validated)
+
+    def reputation(self, state: Promised) -> Tensor:
+        """Return what is promised: what the server believes that each client deserves."""
+        return state.promised
 
 
 def sizes_of(shares: Tensor, contributions: Tensor, neurons: int, pack: int) -> Tensor:
-    """Return how many neurons (N,) shares of them are, in packs, at least one; everything for who brings most."""
+    """Return how many neurons (N,) shares of them are, in packs, at least one; everything for the best contributor."""
     counts = (shares * neurons / pack).round().long().mul(pack).clamp(pack, neurons)
     return torch.where(contributions == contributions.max(), neurons, counts)

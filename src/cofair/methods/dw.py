@@ -1,6 +1,6 @@
 """DW: rewards by data size, a baseline of CGSV (Xu et al., NeurIPS 2021).
 
-Whoever brings more samples receives more of the aggregate, whatever its samples are worth. Nothing is judged: the
+A client with more samples receives more of the aggregate, whatever its samples are worth. Nothing is judged: the
 share is the number of samples over the largest number of samples. All else is as in CGSV.
 """
 
@@ -19,7 +19,7 @@ from cofair.settings import setting
 
 @register
 @dataclass(frozen=True)
-class DW(SparsifiedMethod):
+class DW(SparsifiedMethod[OwnModels]):
     """Reward by the number of samples.
 
     Absent clients count with their samples all the same, and a client without any receives nothing. Equal sizes give

@@ -30,11 +30,11 @@ class Indexed(OwnModels):
 
 @register
 @dataclass(frozen=True)
-class ECI(SparsifiedMethod):
+class ECI(SparsifiedMethod[Indexed]):
     """Reward by the Shapley value of validation accuracy, round by round.
 
-    An absent client gains nothing in that round. A round whose updates improve nothing together counts for nobody.
-    While nobody's index is above zero everybody receives the whole aggregate.
+    An absent client gains nothing in that round. A round whose updates improve nothing together counts for no
+    client. While no index is above zero, all clients receive the whole aggregate.
     """
 
     name: ClassVar[str] = "eci"
@@ -56,19 +56,16 @@ class ECI(SparsifiedMethod):
         return Indexed(own.models, torch.zeros_like(server.contributions), own.download, server.initial)
 
     def learn(
-        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
+        self, server: Server, state: Indexed, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> Indexed:
         """Reward as all methods that sparsify; the server's model moves by the whole aggregate."""
-        assert isinstance(state, Indexed)
         learned = super().learn(server, state, rewards, uploads, t, phase)
-        assert isinstance(learned, Indexed)
         return replace(learned, server=state.server + self.aggregated(server, state, uploads, t)[1])
 
     def judge(
-        self, server: Server, state: OwnModels, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int
+        self, server: Server, state: Indexed, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int
     ) -> tuple[Tensor, Tensor]:
         """Return CI_i ← CI_i + λ^t φ_i / Σ_j φ_j and q_i = CI_i / max_j CI_j, not below 0."""
-        assert isinstance(state, Indexed)
         if self.reputation_from == "contributions":
             reputation = from_contributions(server, state.reputation)
         elif self.decay**t < self.least:

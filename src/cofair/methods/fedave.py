@@ -24,7 +24,7 @@ from cofair.settings import setting
 
 @register
 @dataclass(frozen=True)
-class FedAVE(SparsifiedMethod):
+class FedAVE(SparsifiedMethod[OwnModels]):
     """Reward by validation accuracy and by the likeness of losses on own data and on the server's."""
 
     name: ClassVar[str] = "fedave"
@@ -57,7 +57,7 @@ class FedAVE(SparsifiedMethod):
     def judge(
         self, server: Server, state: OwnModels, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int
     ) -> tuple[Tensor, Tensor]:
-        """Return the reputation and the quota, by the authors' code; in the first round nobody receives anything."""
+        """Return the reputation and the quota, by the authors' code; in the first round no client receives anything."""
         close = torch.ones_like(state.reputation)
         if self.divergence_in != "neither":
             close = self._closeness(server, state, uploads, t)  # g_i = (1/KL_i) / max_j (1/KL_j)

@@ -54,7 +54,7 @@ class FedAvg(Method[FedAvgState]):
         return FedAvgState(server.initial)
 
     def rewards(self, server: Server, state: FedAvgState, t: int, phase: Phase) -> Rewards:
-        """Hand the average to everybody, or let everybody go on from its personal model."""
+        """Hand the average to everybody, or let each client continue from its personal model."""
         nothing = torch.zeros(server.clients)
         if phase == PERSONALISE:
             work = server.work.times(self.personalise_units, phase)

@@ -1,6 +1,6 @@
 """FedRAC: Rolling Submodel Allocation for Collaborative Fairness in Federated Learning (Wang et al., CVPR 2026).
 
-Reputation starts close together and spreads out as training goes on. Submodels are built from the neurons that were
+Reputation starts close together and spreads out as training proceeds. Submodels are built from the neurons that were
 trained least often so far, so that in the end all are trained evenly, and a client gets the largest of them whose
 accuracy on the validation set does not exceed its reputation. Parameters are averaged over their holders.
 """
@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from cofair.methods.families.submodels import SubmodelMethod, Submodels, exponential_share
+from cofair.methods.families.submodels import ReputedSubmodels, SubmodelMethod, exponential_share
 from cofair.methods.registry import register
 from cofair.methods.server import Server
 from cofair.scoring.nested import prefix_masks
@@ -21,7 +21,7 @@ from cofair.settings import setting
 
 @register
 @dataclass(frozen=True)
-class FedRAC(SubmodelMethod):
+class FedRAC(SubmodelMethod[ReputedSubmodels]):
     """Submodels of the least trained neurons, as accurate as a reputation that spreads out over the rounds."""
 
     name: ClassVar[str] = "fedrac"
@@ -47,25 +47,26 @@ class FedRAC(SubmodelMethod):
     without_allocation: bool = setting(False, "ablation: submodels of random neurons")
     without_reputation: bool = setting(False, "ablation: the reputation Acc · c^n / 100, which does not spread")
 
-    def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
+    def start(self, server: Server) -> ReputedSubmodels:
+        """Everybody holds everything in the first round."""
+        return ReputedSubmodels(**vars(super().start(server)), reputation=torch.zeros_like(server.contributions))
+
+    def grant(self, server: Server, state: ReputedSubmodels, t: int) -> ReputedSubmodels:
         """Order the neurons, score the candidate submodels, and give each client the one that it deserves."""
-        K = len(state.record)
-        frequency = state.record
-        if t > 2:  # the whole models of round 1 are not counted
-            frequency = frequency + state.trained  # f^t = f^{t-1} + Σ_i m_i^t, of who answered
+        frequency, K = state.frequency, len(state.frequency)  # f^t = f^{t-1} + Σ_i m_i^t, over clients that answered
         if self.without_allocation:
             order = torch.randperm(K, generator=server.random(t, "order")).to(frequency.device)
         else:
             order = frequency.argsort(stable=True)  # π^t: the least trained first
         pack = self.pack if t <= self.switch or self.pack_late is None else self.pack_late
         sizes = torch.arange(1, math.ceil(K / pack) + 1).mul(pack).clamp(max=K)
-        scores = server.validation.prefixes(state.parameters, order, sizes, trusted=True)
+        scores = server.validation.prefixes(state.parameters, order, sizes)
         accuracy = scores.metric.double().cpu()  # A_k
         contributions = server.contributions.cpu()  # what is decided for each client is decided on the host
         reputation = self.reputation_at(t, contributions, accuracy[-1])
         counts = self.allocate(sizes, accuracy, reputation, contributions)
-        granted = prefix_masks(order, counts, trusted=True)
-        return replace(state, granted=granted, record=frequency, reputation=reputation.to(frequency.device))
+        granted = prefix_masks(order, counts)
+        return replace(state, granted=granted, reputation=reputation.to(frequency.device))
 
     def reputation_at(self, t: int, contributions: Tensor, accuracy: Tensor) -> Tensor:
         """Return r_i^t (N,), given the whole model's accuracy on the validation set."""
@@ -87,7 +88,7 @@ class FedRAC(SubmodelMethod):
         last = len(scores) - 1
         packs = sizes.tolist()
         counts = packs[-1:] * len(brought)
-        before: int = -self.pack_offset  # so that nobody gets less than one pack
+        before: int = -self.pack_offset  # so that no client gets less than one pack
         previous: float | None = None
         order = sorted(range(len(brought)), key=brought.__getitem__)
         for position, i in enumerate(order):
@@ -102,3 +103,7 @@ class FedRAC(SubmodelMethod):
             previous = brought[i]
             counts[i] = packs[min(max(before + self.pack_offset - 1, 0), last)]
         return torch.tensor(counts)
+
+    def reputation(self, state: ReputedSubmodels) -> Tensor:
+        """Return the reputations."""
+        return state.reputation

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
-from cofair.methods.families.submodels import SubmodelMethod, Submodels, exponential_share
+from cofair.methods.families.submodels import ReputedSubmodels, SubmodelMethod, exponential_share
 from cofair.methods.registry import register
 from cofair.methods.server import Server
 from cofair.scoring.importance import by_removal, transform
@@ -20,9 +21,16 @@ from cofair.settings import setting
 _ROUNDING = 1e-6  # of a cumulative sum of shares that add up to 100
 
 
+@dataclass(frozen=True)
+class ImportanceSubmodels(ReputedSubmodels):
+    """The same, and how important each neuron was when that was last measured (K,)."""
+
+    importance: Tensor
+
+
 @register
 @dataclass(frozen=True)
-class FedSAC(SubmodelMethod):
+class FedSAC(SubmodelMethod[ImportanceSubmodels]):
     """Submodels of the least important neurons, as many as a reputation pays for."""
 
     name: ClassVar[str] = "fedsac"
@@ -37,28 +45,34 @@ class FedSAC(SubmodelMethod):
     # No code of FedSAC was released; "nonzero" is its descendant FedRAC's. By the paper's own count the weakest client
     # comes nearer to what the paper prints.
     count: Literal["nonzero", "mask"] = setting(
-        "mask", "who counts in the mean of a parameter: who holds it (paper), or whose update of it is not zero"
+        "mask", "which clients count in the mean of a parameter: holders (paper), or those whose update is not zero"
     )
     without_allocation: bool = setting(False, "ablation: all neurons equally important, in random order")
 
-    def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
-        """Measure importance in round 2 and every `interval` rounds from then on, and allocate anew."""
+    def start(self, server: Server) -> ImportanceSubmodels:
+        """Everybody holds everything in the first round, in which nothing is measured yet."""
+        whole = super().start(server)
+        nothing, unknown = torch.zeros_like(server.contributions), torch.zeros_like(whole.frequency)
+        return ImportanceSubmodels(**vars(whole), reputation=nothing, importance=unknown)
+
+    def grant(self, server: Server, state: ImportanceSubmodels, t: int) -> ImportanceSubmodels:
+        """Measure importance in round 2 and every `interval` rounds from then on, and allocate again."""
         if (t - 2) % self.interval:
             return state
         if self.without_allocation:
-            importance = torch.full_like(state.record, 100 / len(state.record))
+            importance = torch.full_like(state.importance, 100 / len(state.importance))
         else:
             # I_k = CE(V; θ without k) − CE(V; θ), in percent of their sum
             importance = transform(by_removal(server.validation, state.parameters).double(), self.importance_transform)
-        return self.allocate(server, replace(state, record=importance), t)
+        return self.allocate(server, replace(state, importance=importance), t)
 
-    def welcome(self, server: Server, state: Submodels, t: int) -> Submodels:
+    def welcome(self, server: Server, state: ImportanceSubmodels, t: int) -> ImportanceSubmodels:
         """Grant newcomers what the importance measured last gives them."""
         return self.allocate(server, super().welcome(server, state, t), t)
 
-    def allocate(self, server: Server, state: Submodels, t: int) -> Submodels:
+    def allocate(self, server: Server, state: ImportanceSubmodels, t: int) -> ImportanceSubmodels:
         """Give each client the neurons that its reputation pays for (Eq. 5 to 7)."""
-        importance, K = state.record, len(state.record)
+        importance, K = state.importance, len(state.importance)
         if self.without_allocation:
             order = torch.randperm(K, generator=server.random(t, "order")).to(importance.device)
         else:
@@ -69,4 +83,8 @@ class FedSAC(SubmodelMethod):
         paid = importance[order].cumsum(0)
         counts = (paid[None, :] <= reputation[:, None] + _ROUNDING).sum(1).clamp(min=1)
         counts[reputation >= 100 - _ROUNDING] = K
-        return replace(state, granted=prefix_masks(order, counts, trusted=True), reputation=reputation)
+        return replace(state, granted=prefix_masks(order, counts), reputation=reputation)
+
+    def reputation(self, state: ImportanceSubmodels) -> Tensor:
+        """Return the reputations."""
+        return state.reputation

@@ -64,7 +64,7 @@ class IAFL(Method[IAFLState]):
         self, server: Server, state: IAFLState, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> IAFLState:
         """Add to each model the plain mean of the updates drawn for its client; the local update is part of it."""
-        gamma = self.shares(server)  # contributions may be measured anew, and clients join
+        gamma = self.shares(server)  # contributions may be measured again, and clients join
         drawn = self.draws(server, gamma, uploads.present, t)
         mean = drawn / drawn.sum(1, keepdim=True).clamp(min=1)
         # the reference model follows the client of the largest γ, the first by name among several
@@ -94,7 +94,7 @@ class IAFL(Method[IAFLState]):
         return (drawn | torch.diag(present)).double()
 
     def delivered(self, server: Server, state: IAFLState) -> Delivered:
-        """Deliver everybody's own model."""
+        """Deliver each client's own model."""
         return Delivered(state.models)
 
     def reputation(self, state: IAFLState) -> Tensor:

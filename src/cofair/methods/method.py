@@ -19,12 +19,12 @@ class Method(ABC, Generic[State]):
     name: ClassVar[str]
     paper: ClassVar[str]
     needs_validation: ClassVar[bool] = False
-    without_validation: ClassVar[str] = ""  # how it would work without, if it would: a sentence for who has none
+    without_validation: ClassVar[str] = ""  # how it works without one, where it can: a sentence for users who have none
     needs_alone: ClassVar[bool] = False  # clients train alone before the first round; `server.alone()` has the models
     averages: ClassVar[bool] = False  # it joins updates by the server's aggregation: mean, median or trimmed mean
 
     def validates(self) -> bool:
-        """Tell whether the method, with its settings, needs a validation set at the server."""
+        """Say whether the method, with its settings, needs a validation set at the server."""
         return self.needs_validation
 
     def notes(self, server: Server) -> list[str]:
@@ -34,7 +34,7 @@ class Method(ABC, Generic[State]):
     def unwritten(self, contributions: Tensor | None = None) -> dict[str, list[float]]:
         """Return what was given in Python and no file can say, by name.
 
-        Where contributions are known, with numbers by which it is known again when a run goes on.
+        Where contributions are known, with numbers by which it is recognised when a run is resumed.
         """
         return {}
 

@@ -24,7 +24,7 @@ from cofair.settings import setting
 class QFFL(FedAvg):
     """FedAvg in which a client's update counts by its loss.
 
-    Absent clients do not count; where all are absent the model stays. A loss below 0, which a loss of one's own may
+    Absent clients do not count; where all are absent the model stays. A loss below 0, which a custom loss may
     have, counts as 0. With q = 0 this is FedAvg.
     """
 

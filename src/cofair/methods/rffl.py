@@ -1,8 +1,8 @@
 """RFFL: A Reputation Mechanism Is All You Need: Collaborative Fairness and Adversarial Robustness in Federated
 Learning (Xu and Lyu, 2020).
 
-A client's reputation is a moving average of the cosine of its update with the aggregate; whoever falls far below the
-mean is removed from the set R of the reputable for good. The reward is the aggregate, sparsified in proportion to
+A client's reputation is a moving average of the cosine of its update with the aggregate; a client that falls far below
+the mean is removed from the set R of the reputable for good. The reward is the aggregate, sparsified in proportion to
 reputation; the client adds it to the model that it trained itself.
 """
 
@@ -30,19 +30,19 @@ from cofair.settings import setting
 
 @dataclass(frozen=True)
 class Reputable(OwnModels):
-    """Own models and reputations, and who is still in R (N,)."""
+    """Own models and reputations, and which clients are still in R (N,)."""
 
     members: Tensor
 
 
 @register
 @dataclass(frozen=True)
-class RFFL(SparsifiedMethod):
-    """Reward by the cosine with the aggregate, and remove whom it speaks against.
+class RFFL(SparsifiedMethod[Reputable]):
+    """Reward by the cosine with the aggregate, and remove clients that it speaks against.
 
-    An absent client keeps its reputation, is not removed and receives its share. Whoever was removed goes on alone: it
+    An absent client keeps its reputation, is not removed and receives its share. A removed client continues alone: it
     has reputation 0, counts for nothing and receives nothing. Reputations that cancel out or are all 0 become equal
-    ones, and a threshold that would remove everybody removes nobody.
+    ones, and a threshold that would remove all clients removes none.
     """
 
     name: ClassVar[str] = "rffl"
@@ -50,8 +50,10 @@ class RFFL(SparsifiedMethod):
 
     gamma: float = setting(0.5, "Γ: updates longer than this are cut to this norm", above=0)
     alpha: float = setting(0.95, "α: how much of the old reputation stays", minimum=0, maximum=1)
-    threshold: float = setting(1 / 3, "removed is who has less than this times the mean reputation in R", minimum=0)
-    patience: int = setting(10, "rounds in which nobody is removed", minimum=0)
+    threshold: float = setting(
+        1 / 3, "clients with less than this times the mean reputation in R are removed", minimum=0
+    )
+    patience: int = setting(10, "rounds in which no client is removed", minimum=0)
     reputation_from: Literal["uploads", "contributions"] = setting(
         "uploads", "judge by the uploads (the paper), or by the true contributions (as FedSAC and FedRAC compare)"
     )
@@ -62,10 +64,9 @@ class RFFL(SparsifiedMethod):
         return Reputable(own.models, own.reputation, own.download, torch.ones_like(own.reputation, dtype=torch.bool))
 
     def learn(
-        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
+        self, server: Server, state: Reputable, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> Reputable:
         """Aggregate the cut updates by reputation, judge the clients, and reward those that remain in R."""
-        assert isinstance(state, Reputable)
         updates, aggregate = self.aggregated(server, state, uploads, t)
         reputation, shares = self.judge(server, state, uploads, updates, aggregate, t)
         members = state.members
@@ -77,21 +78,20 @@ class RFFL(SparsifiedMethod):
         download = (reward != 0).to(state.download).mean(1)
         return Reputable(state.models + updates + reward, reputation, download, members)
 
-    def aggregated(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> tuple[Tensor, Tensor]:
+    def aggregated(self, server: Server, state: Reputable, uploads: Uploads, t: int) -> tuple[Tensor, Tensor]:
         """Return the updates, cut to Γ only where they are longer, and Σ_i r_i Δ_i."""
         length = torch.linalg.vector_norm(uploads.updates, dim=1, keepdim=True) + 1e-7
         updates = uploads.updates * (self.gamma / length).clamp(max=1)
         return updates, self.weights(server, state, uploads, t) @ updates
 
-    def weights(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> Tensor:
+    def weights(self, server: Server, state: Reputable, uploads: Uploads, t: int) -> Tensor:
         """Weigh by samples in the first round, by reputation from then on."""
         return by_size(uploads) if t == 1 else by_reputation(state.reputation, uploads)
 
     def judge(
-        self, server: Server, state: OwnModels, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int
+        self, server: Server, state: Reputable, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int
     ) -> tuple[Tensor, Tensor]:
         """Return r_i ← α r_i + (1 − α) cos(Δ_i, aggregate) within R, divided by the sum, and q_i = r_i / max_j r_j."""
-        assert isinstance(state, Reputable)
         if self.reputation_from == "contributions":
             fresh = from_contributions(server, state.reputation)
         else:

@@ -1,8 +1,8 @@
 """RR: round robin, a baseline of CGSV (Xu et al., NeurIPS 2021), after Shokri and Shmatikov (CCS 2015).
 
-Clients take turns in a fixed cycle. Whose turn it is downloads the whole server model, trains it on its own data and
-uploads the result, which is the server's model for the next one. Its reward is the model that it left with: what
-tells rewards apart is only whose turn came when.
+Clients take turns in a fixed cycle. The client whose turn it is downloads the whole server model, trains it on its own
+data and uploads the result, which is the server's model for the next one. Its reward is the model that it left with:
+rewards differ only by when a client had its turn.
 """
 
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ class RR(Method[RoundRobin]):
     turns: int = setting(1, "clients that take their turn in a round, one after another", minimum=1)
 
     def phases(self, server: Server, t: int) -> tuple[Phase, ...]:
-        """Train one client a phase."""
+        """Train one client per phase."""
         return tuple(Phase(f"turn {k}") for k in range(1, self.turns + 1))
 
     def start(self, server: Server) -> RoundRobin:

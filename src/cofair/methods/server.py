@@ -23,7 +23,7 @@ class Server:
         validation: Scorer | None = None, aggregation: Aggregation | None = None, metric: str = "accuracy",
         brings_accuracies: bool = True,
     ) -> None:  # fmt: skip
-        """Make the server of a run in which everybody's contribution (N,) has been measured.
+        """Make the server of a run in which each client's contribution (N,) has been measured.
 
         `alone` (N, D) are the models that clients trained alone, for methods that declare `needs_alone`.
         `evaluates(t)` says whether the rewards of round t are tested. `aggregation` is how methods that average join

@@ -49,7 +49,7 @@ class TextCNN(nn.Module):
         words = self.embedding(tokens).transpose(1, 2)
         if words.shape[-1] < KERNEL:
             words = F.pad(words, (0, KERNEL - words.shape[-1]))  # zero vectors: no word of the vocabulary
-        # the same as the activation before the maximum, which then sees one number a sentence and not one a word
+        # the same as the activation before the maximum, which then sees one number per sentence and not one per word
         found = [convolution(words).amax(-1).relu() for convolution in self.convolutions]
         outputs: Tensor = self.head(self.dropout(torch.cat(found, -1)))
         return outputs

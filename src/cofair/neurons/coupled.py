@@ -90,7 +90,7 @@ def _once(items: list[str | Part]) -> tuple[str | Part, ...]:
 
 
 def _stand_alone(layers: Sequence[NeuronLayer], module: nn.Module, example: Tensor) -> list[NeuronLayer]:
-    """Return the layers whose neurons have no effect once nobody reads them, in trials with random parameters."""
+    """Return the layers whose neurons have no effect once nothing reads them, in trials with random parameters."""
     random = torch.Generator().manual_seed(0)
 
     def draw(like: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ def _attention(module: nn.Module) -> Iterator[NeuronLayer]:
             first, second = part.linear1, part.linear2
             assert isinstance(first, nn.Linear)
             assert isinstance(second, nn.Linear)
-            if first.out_features == second.in_features:  # an activation of one's own may halve them
+            if first.out_features == second.in_features:  # a custom activation may halve them
                 made = _made_by(f"{dot}linear1", first)
                 yield NeuronLayer(f"{dot}linear1", first.out_features, made, (f"{dot}linear2.weight",))
 
@@ -200,7 +200,7 @@ def _is_depthwise(part: nn.Module) -> bool:
 
 
 def _is_size(node: fx.Node) -> bool:
-    """Tell whether a node only asks for a size, as x.size(0), x.shape[0]."""
+    """Say whether a node only asks for a size, as x.size(0), x.shape[0]."""
     if node.op == "call_method":
         return node.target in ("size", "dim")
     if node.op != "call_function":
@@ -215,7 +215,7 @@ def _is_size(node: fx.Node) -> bool:
 
 
 def _flattens(node: fx.Node, name: str) -> bool:
-    """Tell whether a call joins all dimensions but the first."""
+    """Say whether a call joins all dimensions but the first."""
     rest = node.args[1:]
     if name == "flatten":
         start = rest[0] if rest else node.kwargs.get("start_dim", 0)

@@ -21,7 +21,7 @@ from cofair.neurons.find import find_layers
 
 @dataclass(frozen=True)
 class _Axis:
-    """Dimension `dim` of a parameter: its slice j belongs to neuron `owner[j]` of a layer, or to nobody (K)."""
+    """Dimension `dim` of a parameter: its slice j belongs to neuron `owner[j]` of a layer, or to none (K)."""
 
     parameter: str
     dim: int
@@ -173,6 +173,6 @@ class NeuronMap:
 
     def _kept_along(self, keep: Tensor, axes: Iterable[_Axis]) -> Iterator[tuple[_Axis, Tensor]]:
         """Give, for each axis, which slices along it masks (N, K) keep (N, size)."""
-        padded = torch.cat([keep, keep.new_ones(len(keep), 1)], 1)  # what belongs to nobody is always kept
+        padded = torch.cat([keep, keep.new_ones(len(keep), 1)], 1)  # what belongs to no neuron is always kept
         for axis in axes:
             yield axis, padded[:, axis.owner_on(keep.device)]

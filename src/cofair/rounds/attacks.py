@@ -1,9 +1,8 @@
 """Clients that cheat, in simulation: after a training, attackers change what they upload.
 
-An attacker forges its update in every training of which the result is an upload, also in the one by which contributions
-are measured. It can forge only parameters that it holds, and keeps silent where it does not take part. What it must
-remember between rounds lies with the clients' own memory, so that a run can be resumed. docs/reliability.md says what
-each attack does exactly.
+An attacker forges its update in every training whose result is an upload, the one that measures contributions included.
+It can forge only parameters that it holds, and sends nothing where it does not take part. What it remembers between
+rounds is part of the clients' memory, so that a run can be resumed. docs/reliability.md says what each attack does.
 """
 
 from collections.abc import Sequence
@@ -38,11 +37,11 @@ class AttackSettings:
         None, "factor on what is forged, share of labels flipped, identities of a Sybil; none: 1, scale 10, sybil 3",
         above=0,
     )  # fmt: skip
-    from_round: int = setting(1, "first round of the attack; 1: from the measuring of contributions on", minimum=1)
+    from_round: int = setting(1, "first round of the attack; 1: it begins when contributions are measured", minimum=1)
 
     @property
     def on(self) -> bool:
-        """Tell whether somebody attacks."""
+        """Say whether anybody attacks."""
         return self.name != "none"
 
     @property
@@ -72,7 +71,7 @@ class Attack:
         self._who[list(attackers)] = True
 
     def act(self, rewards: Rewards, states: ClientStates, t: int, answer: Trained) -> Trained:
-        """Return what an engine gave for these rewards, as the attackers change it."""
+        """Return what an engine gave for these rewards, as changed by the attackers."""
         uploads, after = answer
         honest = uploads
         if rewards.work.phase.asked_in(t) >= self.settings.from_round:

@@ -57,13 +57,13 @@ def unfinished(jobs: Iterable[Job]) -> list[Job]:
 
 def all_done(jobs: Sequence[Job]) -> None:
     """Say which jobs did not finish, if any; the reasons were reported when they failed."""
-    raise_if_missing(unfinished(jobs), len(jobs))
+    raise_if_missing([job.name for job in unfinished(jobs)], len(jobs))
 
 
-def raise_if_missing(missing: Sequence[Job], count: int) -> None:
-    """Say which of so many jobs did not finish, if any."""
+def raise_if_missing(missing: Sequence[str], count: int) -> None:
+    """Say which of so many runs did not finish, if any."""
     if missing:
-        names = ", ".join(job.name for job in missing[:_NAMED])
+        names = ", ".join(missing[:_NAMED])
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         raise RunError(f"{len(missing)} of {count} runs did not finish, for the reasons above: {names}{more}.")
 

@@ -12,7 +12,7 @@ from cofair.engine.forward import Forward
 from cofair.engine.problem import Problem
 
 _Named = dict[str, Tensor]
-_TRIED = 4  # masks on which it is tried whether those of readers are enough
+_TRIED = 4  # masks on which a trial shows whether those of readers are enough
 _TRIED_ON = 8  # samples, at most
 _ALIKE = 0.01  # difference of outputs, in parts of what masks make of them: rounding of TF32
 _CLOSE = 0.05  # difference of outputs, in parts of the largest: the same, where layers are many
@@ -69,9 +69,9 @@ class Candidates:
         return _Given(layout.views(rows * neurons.parameter_mask(masks)), extras)
 
     def _readers_suffice(self, base: Tensor, x: Tensor) -> bool:
-        """Tell whether masking what reads neurons silences them; tried once, on random masks of some samples.
+        """Say whether masking what reads neurons silences them; tried once, on random masks of some samples.
 
-        It does not where a module uses a neuron beside its readers, as a normalisation over channels does.
+        It does not where a module uses a neuron outside its readers, as a normalisation over channels does.
         """
         if self._can_share is None:
             layout, neurons = self.problem.layout, self.problem.neurons

@@ -1,8 +1,8 @@
 """How much each neuron matters: exactly, by leaving it out, or by the first order of that.
 
 FedSAC's importance (Wang et al., KDD 2024) of neuron k is the loss on the server's validation set without the neuron
-less the loss with it. It is often negative: then the model is better off without, and how the shares that reputations
-pay for are made of such values the paper does not say. `transform` offers the readings that are in use.
+less the loss with it. It is often negative: then the model is better without it, and the paper does not say how
+the shares that reputations pay for are made of such values. `transform` offers the readings that are in use.
 """
 
 from collections.abc import Callable

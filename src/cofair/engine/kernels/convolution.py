@@ -27,7 +27,7 @@ from cofair.engine.kernels.memory import (
 if TYPE_CHECKING:
     from cofair.engine.stackable import Layer
 
-FLAT = 32  # channels: up to so many, the numbers of a patch are counted over its pixels and channels together
+FLAT = 32  # up to this many channels, the numbers of a patch are counted over its pixels and channels together
 
 
 @triton.jit

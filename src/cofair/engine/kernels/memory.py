@@ -17,7 +17,7 @@ Pair = tuple[int, int]
 
 
 def tile(count: int, most: int) -> int:
-    """Return the power of two that covers so many, between 16, as tensor cores ask for, and `most`."""
+    """Return the power of two that covers a count, between 16, as tensor cores need, and `most`."""
     return min(most, max(16, triton.next_power_of_2(count)))
 
 
@@ -37,7 +37,7 @@ def channels_last(images: Tensor) -> Tensor:
 
 
 def has_rows_in_line(images: Tensor) -> bool:
-    """Tell whether pixels can be counted over rows."""
+    """Say whether pixels can be counted over rows."""
     h, w = images.shape[3:]
     return h == 1 or w == 1 or images.stride(3) == w * images.stride(4)
 

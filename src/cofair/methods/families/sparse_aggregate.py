@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -26,8 +26,11 @@ class OwnModels:
     download: Tensor
 
 
+State = TypeVar("State", bound=OwnModels)
+
+
 @dataclass(frozen=True)
-class SparsifiedMethod(Method[OwnModels]):
+class SparsifiedMethod(Method[State]):
     """Clients train their own models; each receives the largest entries of the aggregate, as many as it deserves."""
 
     gamma: float = setting(0.5, "Γ: every update is scaled to this norm", above=0)
@@ -36,18 +39,16 @@ class SparsifiedMethod(Method[OwnModels]):
     )
     drop_one: bool = setting(False, "never hand out a whole tensor, as the authors' code, even to the best client")
 
-    def start(self, server: Server) -> OwnModels:
-        """Everybody starts from the initial model, with no reputation."""
+    def start(self, server: Server) -> State:
+        """Everybody starts from the initial model, with no reputation; a state that holds more adds to this one."""
         nothing = torch.zeros(server.clients, dtype=server.initial.dtype, device=server.initial.device)
-        return OwnModels(server.initial.repeat(server.clients, 1), nothing, nothing)
+        return cast(State, OwnModels(server.initial.repeat(server.clients, 1), nothing, nothing))
 
-    def rewards(self, server: Server, state: OwnModels, t: int, phase: Phase) -> Rewards:
-        """Everybody goes on from its own model; what travelled is the last sparsified aggregate."""
+    def rewards(self, server: Server, state: State, t: int, phase: Phase) -> Rewards:
+        """Each client continues from its own model; what travelled is the last sparsified aggregate."""
         return Rewards(state.models, server.work, download=state.download)
 
-    def learn(
-        self, server: Server, state: OwnModels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
-    ) -> OwnModels:
+    def learn(self, server: Server, state: State, rewards: Rewards, uploads: Uploads, t: int, phase: Phase) -> State:
         """Aggregate scaled updates, judge the clients, and add to each model the entries that its client deserves.
 
         The local update itself is dropped: a model is the initial one plus all rewards.
@@ -58,7 +59,7 @@ class SparsifiedMethod(Method[OwnModels]):
         download = (reward != 0).sum(1).to(state.download) / reward.shape[1]
         return replace(state, models=state.models + reward, reputation=reputation, download=download)
 
-    def aggregated(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> tuple[Tensor, Tensor]:
+    def aggregated(self, server: Server, state: State, uploads: Uploads, t: int) -> tuple[Tensor, Tensor]:
         """Return the scaled updates (N, D) and what they make together (D,)."""
         updates = unit_norm(uploads.updates, self.gamma)  # u_i = Γ Δ_i / ‖Δ_i‖
         return updates, self.weights(server, state, uploads, t) @ updates  # u_N
@@ -69,25 +70,25 @@ class SparsifiedMethod(Method[OwnModels]):
             aggregate, shares, server.layout, per_tensor=self.sparsify == "layer", drop_one=self.drop_one
         )
 
-    def weights(self, server: Server, state: OwnModels, uploads: Uploads, t: int) -> Tensor:
+    def weights(self, server: Server, state: State, uploads: Uploads, t: int) -> Tensor:
         """Return how clients count in the aggregate (N,): by their samples."""
         return by_size(uploads)
 
     @abstractmethod
     def judge(
-        self, server: Server, state: OwnModels, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int
+        self, server: Server, state: State, uploads: Uploads, updates: Tensor, aggregate: Tensor, t: int
     ) -> tuple[Tensor, Tensor]:
         """Return the new reputations (N,) and the share q_i of the aggregate that each client receives (N,)."""
 
-    def delivered(self, server: Server, state: OwnModels) -> Delivered:
-        """Deliver everybody's own model."""
+    def delivered(self, server: Server, state: State) -> Delivered:
+        """Deliver each client's own model."""
         return Delivered(state.models)
 
-    def reputation(self, state: OwnModels) -> Tensor:
+    def reputation(self, state: State) -> Tensor:
         """Return the reputations."""
         return state.reputation
 
-    def faded(self, state: OwnModels, factor: Tensor) -> OwnModels:
+    def faded(self, state: State, factor: Tensor) -> State:
         """Return the state with faded reputations."""
         return replace(state, reputation=state.reputation * factor.to(state.reputation))
 

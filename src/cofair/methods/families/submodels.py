@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -19,49 +19,52 @@ from cofair.settings import setting
 
 @dataclass(frozen=True)
 class Submodels:
-    """The server's model, and who holds which of its neurons.
+    """The server's model, and which clients hold which of its neurons.
 
     `granted` (N, K) are the masks of the next round, `handed` those of the round that was just learned from.
-    `record` (K,) is what a method remembers of each neuron: its importance, or how often it was trained; `trained` (K,)
-    is how many clients that answered held each neuron in that round.
+    `frequency` (K,) counts how often each neuron was trained; the whole models of round 1 are not counted.
     """
 
     parameters: Tensor
     granted: Tensor
     handed: Tensor
-    record: Tensor
-    reputation: Tensor
-    trained: Tensor
+    frequency: Tensor
 
 
 @dataclass(frozen=True)
-class SubmodelMethod(Method[Submodels]):
+class ReputedSubmodels(Submodels):
+    """Submodels that follow from reputations (N,)."""
+
+    reputation: Tensor
+
+
+State = TypeVar("State", bound=Submodels)
+
+
+@dataclass(frozen=True)
+class SubmodelMethod(Method[State]):
     """Everybody holds some neurons of one model; each parameter is averaged over those who hold it."""
 
     averages: ClassVar[bool] = True
 
     count: Literal["nonzero", "mask"] = setting(
         "nonzero",
-        "who counts in the mean of a parameter: whose update of it is not zero (code), or who holds it (paper)",
+        "which clients count in the mean of a parameter: those whose update is not zero (code), or holders (paper)",
     )
     without_aggregation: bool = setting(False, "ablation: the plain mean over all clients instead of over holders")
 
-    def start(self, server: Server) -> Submodels:
-        """Everybody holds everything in the first round."""
+    def start(self, server: Server) -> State:
+        """Everybody holds everything in the first round; a method whose state holds more adds that to this one."""
         K = neurons_of(server, self.name).count
-        device = server.initial.device
-        everything = torch.ones(server.clients, K, dtype=torch.bool, device=device)
-        record = torch.zeros(K, dtype=torch.float64, device=device)
-        nothing = torch.zeros_like(server.contributions)
-        return Submodels(server.initial, everything, everything, record, nothing, torch.zeros_like(record))
+        everything = torch.ones(server.clients, K, dtype=torch.bool, device=server.initial.device)
+        frequency = torch.zeros(K, dtype=torch.float64, device=server.initial.device)
+        return cast(State, Submodels(server.initial, everything, everything, frequency))
 
-    def rewards(self, server: Server, state: Submodels, t: int, phase: Phase) -> Rewards:
+    def rewards(self, server: Server, state: State, t: int, phase: Phase) -> Rewards:
         """Hand out the submodels that were granted."""
         return Rewards(state.parameters, server.work, state.granted)
 
-    def learn(
-        self, server: Server, state: Submodels, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
-    ) -> Submodels:
+    def learn(self, server: Server, state: State, rewards: Rewards, uploads: Uploads, t: int, phase: Phase) -> State:
         """Average the updates, then grant the submodels of the next round."""
         assert rewards.neuron_masks is not None
         if self.without_aggregation:
@@ -69,8 +72,12 @@ class SubmodelMethod(Method[Submodels]):
         else:
             holds = neurons_of(server, self.name).parameter_mask(rewards.neuron_masks) if self.count == "mask" else None
             mean = mean_over_holders(uploads, holds, self.count, server.aggregation, self.weights(server))
-        trained = (rewards.neuron_masks.bool() & uploads.present[:, None]).sum(0).to(state.record)
-        learned = replace(state, parameters=state.parameters + mean, handed=rewards.neuron_masks, trained=trained)
+        frequency = state.frequency
+        if t > 1:
+            frequency = frequency + (rewards.neuron_masks.bool() & uploads.present[:, None]).sum(0).to(frequency)
+        learned = replace(
+            state, parameters=state.parameters + mean, handed=rewards.neuron_masks, frequency=frequency
+        )  # fmt: skip
         return self.grant(server, learned, t + 1)
 
     def weights(self, server: Server) -> Tensor | None:
@@ -78,26 +85,20 @@ class SubmodelMethod(Method[Submodels]):
         return None
 
     @abstractmethod
-    def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
-        """Return the state with the submodels, reputations and the record for round t."""
+    def grant(self, server: Server, state: State, t: int) -> State:
+        """Return the state with the submodels for round t, and what they follow from."""
 
-    def welcome(self, server: Server, state: Submodels, t: int) -> Submodels:
+    def welcome(self, server: Server, state: State, t: int) -> State:
         """Grant newcomers what they have earned; everything, as in the first round, would be a gift."""
         larger = super().welcome(server, state, t)
         nothing, before = torch.zeros_like(larger.granted), len(state.granted)
         granted, handed = nothing.clone(), nothing
         granted[:before], handed[:before] = state.granted, state.handed
-        # what was trained is counted already
-        own = replace(larger, granted=granted, handed=handed, trained=torch.zeros_like(state.trained))
-        return self.grant(server, own, t)
+        return self.grant(server, replace(larger, granted=granted, handed=handed), t)
 
-    def delivered(self, server: Server, state: Submodels) -> Delivered:
+    def delivered(self, server: Server, state: State) -> Delivered:
         """Deliver the new model under the masks that were handed out, as the papers' code tests it."""
         return Delivered(state.parameters, state.handed)
-
-    def reputation(self, state: Submodels) -> Tensor:
-        """Return the reputations."""
-        return state.reputation
 
 
 def neurons_of(server: Server, method: str) -> NeuronMap:

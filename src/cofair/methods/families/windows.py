@@ -10,14 +10,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cofair.methods.families.submodels import SubmodelMethod, Submodels, exponential_share, neurons_of
+from cofair.methods.families.submodels import ReputedSubmodels, SubmodelMethod, exponential_share, neurons_of
 from cofair.methods.rules.reputation import counted, of_the_best
 from cofair.methods.server import Server
 from cofair.settings import setting
 
 
 @dataclass(frozen=True)
-class WindowMethod(SubmodelMethod):
+class WindowMethod(SubmodelMethod[ReputedSubmodels]):
     """Everybody holds a share p_i of the units of each layer, at least one; the best holds all.
 
     Shares follow from the contributions alone, so absent clients change nothing; equal contributions give equal
@@ -25,18 +25,19 @@ class WindowMethod(SubmodelMethod):
     """
 
     count: Literal["nonzero", "mask"] = setting(
-        "mask", "who counts in the mean of a parameter: who holds it (papers), or whose update of it is not zero"
+        "mask", "which clients count in the mean of a parameter: holders (papers), or those whose update is not zero"
     )
     share: Literal["exponential", "linear"] = setting(
         "exponential", "p_i: exp(β c_i) / max_j exp(β c_j), the reputation of FedSAC, or c_i / max_j c_j"
     )
     beta: float = setting(10.0, "β: how steeply exponential shares grow with contribution", minimum=0)
 
-    def start(self, server: Server) -> Submodels:
+    def start(self, server: Server) -> ReputedSubmodels:
         """Shares are known from the start, so the first round hands out submodels already."""
-        return self.grant(server, super().start(server), 1)
+        whole = super().start(server)
+        return self.grant(server, ReputedSubmodels(**vars(whole), reputation=torch.zeros_like(server.contributions)), 1)
 
-    def grant(self, server: Server, state: Submodels, t: int) -> Submodels:
+    def grant(self, server: Server, state: ReputedSubmodels, t: int) -> ReputedSubmodels:
         """Grant everybody its window of each layer."""
         c = server.contributions
         reputation = exponential_share(c, self.beta) if self.share == "exponential" else 100 * of_the_best(c)
@@ -56,3 +57,7 @@ class WindowMethod(SubmodelMethod):
     def first(self, t: int) -> int:
         """Return the unit at which windows start in round t, counted around the layer."""
         return 0
+
+    def reputation(self, state: ReputedSubmodels) -> Tensor:
+        """Return the reputations."""
+        return state.reputation

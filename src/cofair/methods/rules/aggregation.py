@@ -25,9 +25,9 @@ def mean_over_holders(
     """Return the mean update (D,) of each parameter over the clients that hold it (FedSAC, FedRAC).
 
     The papers divide by the number of clients that hold a parameter, `holds` (N, D). Their code divides by the
-    number whose update of it is not zero: fewer where a held parameter got no gradient. Held by nobody: no change.
-    With weights (N,) it is a weighted mean, unless those of all who answered are zero; a median or a trimmed mean
-    counts every holder once all the same.
+    number whose update of it is not zero: fewer where a held parameter got no gradient. Without holders: no change.
+    With weights (N,) it is a weighted mean, unless those of all clients that answered are zero; a median or a trimmed
+    mean still counts every holder once.
     """
     if count == "nonzero" or holds is None:
         holders = (uploads.updates != 0) if count == "nonzero" else uploads.present[:, None]
@@ -52,7 +52,7 @@ def mean_over_clients(uploads: Uploads, aggregation: Aggregation | None = None) 
 
 
 def _middle(updates: Tensor, holders: Tensor, aggregation: Aggregation) -> Tensor:
-    """Return the median or the trimmed mean (D,) over holders (N, D) or (N, 1); 0 where nobody holds a parameter."""
+    """Return the median or the trimmed mean (D,) over holders (N, D) or (N, 1); 0 where no client holds a parameter."""
     ranked = updates.masked_fill(~holders, torch.inf).sort(0).values  # holders first
     number = holders.sum(0).expand(updates.shape[1])
     # the median leaves out all but the middle one or two

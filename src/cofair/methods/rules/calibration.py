@@ -1,7 +1,7 @@
 """Which submodel meets a promise: nested prefixes of an order of neurons, found by halving the gaps between known ones.
 
 Accuracy need not rise with every neuron, so a promise can lie between several pairs of neighbours: the nearest pair is
-halved first, then the others, until a submodel fits as well as so many samples can tell or one pair could have been
+halved first, then the others, until a submodel fits as well as the samples can show or one pair could have been
 halved down to a pack.
 """
 
@@ -36,9 +36,9 @@ def calibrate(
 ) -> Calibration:  # fmt: skip
     """Find for each client the prefix of an order (K,) whose accuracy is closest to its promise.
 
-    Who brings most gets everything. With `inside`, who is promised an accuracy inside the α-BCF band gets the closest
-    one there, if any was found: where accuracy jumps, it is missed on the side that harms nobody. What is told as
-    validated comes from the samples that chose, or from those of `checked_by`; the promise rests on both.
+    The best contributor gets everything. With `inside`, a client promised an accuracy inside the α-BCF band gets
+    the closest one there, if any was found: where accuracy jumps, the promise is missed on the harmless side. Validated
+    accuracies come from the samples that chose, or from those of `checked_by`; the promise rests on both.
     """
     K = len(order)
     step = pack
@@ -67,13 +67,13 @@ def calibrate(
     if checked_by is not None:
         accuracy = _scored(checked_by, base, order, set(counts))
     validated = torch.tensor([accuracy[count] for count in counts], dtype=torch.float64).to(promised)
-    return Calibration(prefix_masks(order, torch.tensor(counts), trusted=True), promised, validated)
+    return Calibration(prefix_masks(order, torch.tensor(counts)), promised, validated)
 
 
 def _scored(scorer: Scorer, base: Tensor, order: Tensor, sizes: set[int]) -> dict[int, float]:
     """Return the accuracies of prefixes."""
     asked = sorted(sizes)
-    scores = scorer.prefixes(base, order, torch.tensor(asked), trusted=True)
+    scores = scorer.prefixes(base, order, torch.tensor(asked))
     return dict(zip(asked, scores.metric.double().tolist(), strict=True))
 
 
@@ -83,7 +83,7 @@ def _misses(accuracy: dict[int, float], owed: float) -> float:
 
 
 def _noise(accuracy: float, samples: int) -> float:
-    """Return the standard deviation of an accuracy on so many samples."""
+    """Return the standard deviation of an accuracy on a number of samples."""
     return math.sqrt(max(accuracy * (1 - accuracy), 0) / samples)
 
 

@@ -1,4 +1,4 @@
-"""Room for clients that join while a run goes on."""
+"""Room for clients that join during a run."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -10,10 +10,10 @@ Value = TypeVar("Value")
 
 
 def grown(state: Value, fresh: Value) -> Value:
-    """Return a state with the values of `fresh`, a start with more clients, for those who are new.
+    """Return a state with the values of `fresh`, a start with more clients, for newcomers.
 
     Clients come first in every axis that is about them, and newcomers last, so that whatever is larger in the fresh
-    state begins with those who were there. What is as large as before, or not there at the start, stays.
+    state begins with the clients that were there. What is as large as before, or not there at the start, stays.
     """
     if isinstance(state, Tensor) and isinstance(fresh, Tensor) and _fits(state, fresh):
         larger = fresh.clone()

@@ -1,7 +1,7 @@
 """Reward curves: what accuracy a contribution deserves, given the accuracy of the whole model.
 
 A curve takes contributions c (N,) and the accuracy A of the whole model and returns promised accuracies (N,). It must
-give more to whoever brings more, and the whole model to whoever brings most.
+give more for a larger contribution, and the whole model for the largest.
 """
 
 from collections.abc import Callable, Sequence
@@ -81,7 +81,7 @@ def through(flat: Sequence[float]) -> ThroughPoints:
 
 @dataclass(frozen=True)
 class Checked:
-    """A curve of somebody's own, checked whenever it is asked."""
+    """A curve given in Python, checked whenever it is called."""
 
     curve: Curve
 
@@ -94,9 +94,9 @@ class Checked:
 class Inside:
     """What a curve promises, low enough that noise does not lift a reward above the α-BCF band.
 
-    A promise inside the band stays `margin` standard deviations of an accuracy on so many samples below its upper
-    bound, but not below the middle of the band. A promise outside the band, and the whole model for whoever brings
-    most, stay as they are.
+    A promise inside the band stays `margin` standard deviations of an accuracy on `samples` samples below its upper
+    bound, but not below the middle of the band. A promise outside the band, and the whole model for the best
+    contributor, stay unchanged.
     """
 
     curve: Curve
@@ -111,7 +111,7 @@ class Inside:
         lowered = (promised > lower) & (promised <= upper) & (contributions < contributions.max())
         kept = torch.where(lowered, torch.minimum(promised, safe), promised)
         order = contributions.argsort(stable=True)
-        rising = kept[order].cummax(0).values  # who brings less may be outside, and promised more than is safe here
+        rising = kept[order].cummax(0).values  # smaller contributors may be outside and promised more than is safe
         return torch.empty_like(kept).index_copy_(0, order, rising)
 
 
@@ -154,7 +154,7 @@ def check(curve: Curve, contributions: Tensor, accuracy: float) -> Tensor:
     most = float(promised[order[-1]])
     if abs(most - accuracy) > _ROUNDING:
         raise UsageError(
-            f"The reward curve promises {100 * most:.1f} % to whoever brings most {where}: the best get the whole "
+            f"The reward curve promises {100 * most:.1f} % to the best contributor {where}: the best get the whole "
             "model, so it must promise them that."
         )
     return promised
@@ -179,14 +179,14 @@ def outside(
     return sentences
 
 
-def told_apart(curve: Curve, contributions: Tensor) -> list[float]:
+def known_by(curve: Curve, contributions: Tensor) -> list[float]:
     """Return what a curve promises for some accuracies: numbers by which it is known again."""
     best = float(contributions.max())
     return [round(value, 9) for accuracy in (best, 0.5, 1.0) for value in curve(contributions, accuracy).tolist()]
 
 
 def inside_while(curve: Curve, contributions: Tensor, names: Sequence[str]) -> str:
-    """Say how accurate the whole model may be for nobody to be promised more or less than the α-BCF band allows."""
+    """Say how accurate the whole model may be for all promises to lie within the α-BCF band."""
     best = float(contributions.max().clamp(0, 1))
     accuracies = np.linspace(best, 1, 201)[1:].tolist()
     faults = [outside(curve, contributions, accuracy, names) for accuracy in accuracies]
@@ -195,14 +195,14 @@ def inside_while(curve: Curve, contributions: Tensor, names: Sequence[str]) -> s
         none = "No accuracy of the whole model keeps everybody inside the α-BCF band."
         return f"{none} {_first_of(faults[0])}" if faults else ""
     last = next((k for k in range(first, len(faults)) if faults[k]), len(faults))  # the first that is outside again
-    told = (
+    sentence = (
         f"Everybody is promised more than it reaches alone, and no more than its contribution bounds (α-BCF), "
         f"while the whole model has {100 * accuracies[first]:.0f} to {100 * accuracies[last - 1]:.0f} %."
     )
     if last == len(faults):
-        return told
+        return sentence
     example = len(faults) - 1 if faults[-1] else last
-    return f"{told} Where it has {100 * accuracies[example]:.0f} %: {_first_of(faults[example])}"
+    return f"{sentence} Where it has {100 * accuracies[example]:.0f} %: {_first_of(faults[example])}"
 
 
 def _first_of(faults: Sequence[str]) -> str:
@@ -212,12 +212,12 @@ def _first_of(faults: Sequence[str]) -> str:
 
 
 def half_width(accuracy: Tensor, samples: int) -> Tensor:
-    """Return by how much a model's accuracy on new data may differ from that on so many samples, 95 times of 100."""
+    """Return by how much a model's accuracy on new data may differ from that on `samples` samples, 95 times of 100."""
     return _OF_95 * deviation(accuracy, samples)
 
 
 def deviation(accuracy: Tensor, samples: int) -> Tensor:
-    """Return the standard deviation of an accuracy that was found on so many samples.
+    """Return the standard deviation of an accuracy that was found on a number of samples.
 
     A model that is never wrong on them, or never right, counts as if it had been so once: nothing is known for sure.
     """
@@ -247,27 +247,27 @@ def expectations(curve: Curve, contributions: Tensor, validation: int, test: int
     accuracy = float(contributions.max().clamp(0, 1))
     promised = curve(contributions, accuracy)
     widths = 100 * half_width(promised, validation)
-    told = [
+    sentences = [
         f"A submodel chosen on {validation:,} sample{'s'[: validation - 1]} keeps its promise on new data to "
         f"± {float(widths.max()):.1f} points at worst, ± {float(widths.mean()):.1f} on average (95 times of 100), once "
         "the whole model is as good as the best client alone."
     ]
     if below := int((promised < 0).sum()):
-        told.append(
+        sentences.append(
             f"{below} of {len(promised)} clients are promised less than 0 % while the whole model is no better than "
             "the best client alone: no model keeps that, they get the nearest there is."
         )
     fairness = expected_fairness(curve, contributions, accuracy, validation, test)
     if fairness is not None:
         spread = 100 * float(promised.double().std(unbiased=False))
-        told.append(
+        sentences.append(
             f"Promises spread by {spread:.1f} points then (standard deviation): a fairness of {fairness:.1f} or more "
             f"can be expected of a round tested on {test:,} samples."
         )
-    return told
+    return sentences
 
 
 def _share(contributions: Tensor) -> Tensor:
-    """Return c / c_max; where nobody brings anything, everybody is the best."""
+    """Return c / c_max; where no contribution is above zero, every client is the best."""
     most = contributions.max()
     return contributions / most if float(most) > 0 else torch.ones_like(contributions)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def normalised(scores: Tensor, members: Tensor | None = None) -> Tensor:
-    """Return scores (N,) divided by their sum, zero for who is no member (N,).
+    """Return scores (N,) divided by their sum, zero for clients that are not members (N,).
 
     Equal parts where the sum is not above zero, or where scores of both signs all but cancel out.
     """
@@ -24,7 +24,7 @@ def of_the_best(scores: Tensor) -> Tensor:
 
 
 def counted(shares: Tensor, of: int, *, up: bool) -> Tensor:
-    """Return how many of so many things each share is (N,), rounded up or down to a whole number.
+    """Return how many of a number of things each share is (N,), rounded up or down to a whole number.
 
     Few shares are exact: 0.1 in float32 is a little more than a tenth. What stands off a whole number by no more than
     the rounding of the shares' own type is that number, so that a tenth of ten is one.
@@ -36,9 +36,9 @@ def counted(shares: Tensor, of: int, *, up: bool) -> Tensor:
 
 
 def remaining(reputation: Tensor, members: Tensor, judged: Tensor, coefficient: float) -> Tensor:
-    """Return who stays in R (N,): members of at least coefficient / |R|, and who was not judged this time.
+    """Return which clients stay in R (N,): members of at least coefficient / |R|, and those not judged this time.
 
-    All members stay where nobody would be left (CFFL, RFFL).
+    All members stay where none would be left (CFFL, RFFL).
     """
     least = coefficient / max(int(members.sum()), 1)
     stay = members & ((reputation >= least) | ~judged)

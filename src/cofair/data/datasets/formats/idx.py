@@ -72,5 +72,5 @@ def _read_array(stream: IO[bytes], dimensions: int, what: str) -> NDArray[np.uin
         piece[:] = read_exactly(stream, len(piece), what)
     # Reading on to the end also lets gzip check its CRC.
     if stream.read(1):
-        raise ValueError(f"{what} goes on after its {'×'.join(map(str, shape))} values")
+        raise ValueError(f"{what} continues after its {'×'.join(map(str, shape))} values")
     return array

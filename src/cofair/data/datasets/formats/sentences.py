@@ -17,7 +17,7 @@ ESCAPES = {"-LRB-": "(", "-RRB-": ")", "\\/": "/"}
 
 
 def read_polarity(files: Files) -> Content | None:
-    """``rt-polarity.neg`` and ``rt-polarity.pos``, a sentence a line."""
+    """``rt-polarity.neg`` and ``rt-polarity.pos``, one sentence per line."""
     if files.find("rt-polarity.pos") is None:
         return None
     return _split_mr([(label, line) for label in (0, 1) for line in _polarity(files, ("neg", "pos")[label])])
@@ -52,7 +52,7 @@ def _split_mr(pairs: Pairs) -> Content:
 
 
 def read_trees(files: Files) -> Content | None:
-    """``train.txt`` and ``test.txt``, a bracketed tree a line, whose root has the label; dev.txt is left out."""
+    """``train.txt`` and ``test.txt``, one bracketed tree per line, whose root has the label; dev.txt is left out."""
     if files.find("train.txt") is None:
         return None
     return content.sentences(*(_trees(files, f"{split}.txt") for split in ("train", "test")))
