@@ -1,4 +1,4 @@
-"""`cofair ledger`: is a ledger whole, what does it say of a client, does the ledger still say what the client was told."""
+"""`cofair ledger`: is a ledger whole, what does it say of a client, is that what the client was told."""
 
 import json
 from dataclasses import asdict

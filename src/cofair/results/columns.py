@@ -25,7 +25,7 @@ class Column:
     """One column.
 
     Its value is either measured at every tested round (`by_round`): then a rule chooses among rounds, and seeds have a
-    spread. Or it is counted up to a round (`of_record`), and the last one tells. With both, records have it already.
+    spread. Or it is counted up to a round (`of_record`), and its last value counts. With both, records have it already.
     """
 
     name: str  # in frames, CSV and JSON

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -36,8 +36,9 @@ class Outcome:
     contributions_are_accuracies: bool = field(default=False, kw_only=True)  # that clients reach alone
 
     def __post_init__(self) -> None:
-        """Leave gaps where a client had not joined yet."""
-        object.__setattr__(self, "history", tuple(record.of(len(self.names)) for record in self.history))
+        """Leave gaps where a client had not joined yet; contributions are here, so that records need no baseline."""
+        history = (replace(record.of(len(self.names)), baseline=None) for record in self.history)
+        object.__setattr__(self, "history", tuple(history))
 
     @property
     def fairness(self) -> float | None:
