@@ -1,6 +1,6 @@
-from dataclasses import replace
-
 """The power goes at the moment when somebody is told of a round: everything that was told is on the disk."""
+
+from dataclasses import replace
 
 import pytest
 
