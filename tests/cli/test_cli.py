@@ -214,7 +214,7 @@ def test_eighty_columns_are_enough_for_the_tables():
     for method in ("standalone", "fedavg"):
         own = next(line for line in lines if line.startswith(f" {method} "))
         assert len(re.findall(number, own)) == 5 or (method == "fedavg" and "undefined" in own)
-    assert "Left out for want of width: mcg, cgs, download, seconds" in " ".join(seen.split())
+    assert "Too narrow to show: mcg, cgs, download, seconds" in " ".join(seen.split())
     assert re.search(r"client +samples +brought +standalone +fedavg", seen)
 
     terminal = Terminal(["data", "list"], 80)
@@ -251,4 +251,4 @@ def test_a_full_disk_is_a_sentence(command):
 def test_a_model_larger_than_memory_is_a_sentence(cofair):
     done = cofair("compare", "--methods", "fedavg", "--set", "model.hidden=[99999999999999]")
     assert done.returncode == 1
-    assert done.stderr == "error: this does not fit into memory: take a smaller model, fewer clients or less data\n"
+    assert done.stderr == "error: this does not fit into memory: use a smaller model, fewer clients or less data\n"

@@ -104,7 +104,7 @@ def test_a_narrow_terminal_loses_what_matters_least_and_is_told(printed, width, 
     row = next(line for line in text.split("\n") if line.startswith(" fedavg "))
     assert "…" not in row
     flat = " ".join(text.split())
-    assert (f"Left out for want of width: {left_out}" in flat) if left_out else ("Left out" not in flat)
+    assert (f"Too narrow to show: {left_out}" in flat) if left_out else ("Left out" not in flat)
 
 
 def test_a_table_that_cannot_fit_runs_over_instead_of_being_cut(printed):

@@ -43,7 +43,7 @@ def test_bars_show_what_clients_brought_and_got():
 
 @pytest.mark.parametrize(
     ("got", "words"),
-    [([0.75, 0.5], "All 2 clients got more"), ([0.5, 0.25], "Everybody has just what it reaches alone.")],
+    [([0.75, 0.5], "All 2 clients got more"), ([0.5, 0.25], "Every client has exactly what it reaches alone.")],
 )
 def test_a_gain_is_a_gain(got, words):
     assert words in figures.contribution_and_reward(reported_method([0.5, 0.25], got)).caption
@@ -116,7 +116,7 @@ def test_undefined_fairness_is_said_and_not_drawn():
 
 def test_one_client_is_told_about_alone():
     captions = " ".join(plot.caption for plot in figures.of_method(made_method("fedsac", ["only"], seeds=1)))
-    assert "Fairness γ takes two clients or more." in captions
+    assert "Fairness γ needs at least two clients." in captions
     assert "1 of 1 reward is inside" in captions
     assert "the reward has" in captions
 

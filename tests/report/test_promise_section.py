@@ -116,5 +116,5 @@ def test_a_client_that_was_removed_is_promised_nothing_any_more(tmp_path):
     assert gone
     assert all(np.isnan(result.history[-1].validated[i]) for i in gone)
     sentences = ClientStatements(reported_method(result)).sentences(gone[0])
-    assert "It was removed by the defence, and counts as who brings least (seed 0)." in sentences[0]
+    assert "It was removed by the defence, and counts as the client that brings least (seed 0)." in sentences[0]
     assert any(sentence.startswith("It was removed after round") for sentence in sentences)

@@ -92,7 +92,9 @@ def test_a_contribution_that_was_measured_anew_is_told():
     assert now != result.contributions[5]
     assert result.history[0].contributions is None
     told = ClientStatements(reported_method(result)).sentences(5)[0]
-    assert told.endswith(f"By round 5 that was measured anew as {100 * now:.1f} %, and its reward follows it (seed 0).")
+    assert told.endswith(
+        f"By round 5 this was measured again as {100 * now:.1f} %, and its reward follows it (seed 0)."
+    )
 
 
 def test_means_are_over_seeds():

@@ -1,1 +1,1 @@
-"""The command line: what a person types and what it prints."""
+"""The command line: commands and what they print."""

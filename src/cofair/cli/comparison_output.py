@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cofair.cli.console import narrowest, new_table, output, print_json, print_table
-from cofair.cli.headline import Layout, left_out, print_headline
+from cofair.cli.headline import TableLayout, left_out, print_headline
 from cofair.config.experiment import Experiment
 from cofair.results.columns import NAMED, Column, shown
 from cofair.results.comparison import Comparison
@@ -21,7 +21,7 @@ SHOWN_CLIENTS = 20  # more clients than this are summarised instead of listed
 
 
 def print_comparison(result: Comparison, experiment: Experiment, rule: str, *, as_json: bool) -> None:
-    """Print one row a method, then what each client brought and got."""
+    """Print one row per method, then what each client brought and got."""
     frame = result.to_frame(rule)
     if as_json:
         clients = json.loads(result.clients_frame().to_json(orient="records"))
@@ -59,8 +59,8 @@ def _last_rounds(rounds: int) -> str:
     return "mean of the final ten rounds" if rounds >= LAST_ROUNDS else "mean of all rounds"
 
 
-def _notes(console: Console, frame: pd.DataFrame, columns: Sequence[Column], layout: Layout) -> None:
-    """Say what the numbers are: of those that are shown."""
+def _notes(console: Console, frame: pd.DataFrame, columns: Sequence[Column], layout: TableLayout) -> None:
+    """Explain the numbers that are shown."""
     notes = [column.note for column in layout.columns if column.note is not None]
     if NAMED["fairness"] in layout.spread and frame["fairness_low"].notna().any():
         notes.append(r"\[low, high]: 95 % bootstrap interval over clients")
@@ -70,7 +70,7 @@ def _notes(console: Console, frame: pd.DataFrame, columns: Sequence[Column], lay
     if (frame["fairness_defined"] < frame["seeds"]).any():
         console.print("[dim]undefined: all rewards (or all contributions) are equal, so there is no correlation.[/]")
     if missing := left_out(columns, layout, frame):
-        console.print(f"[dim]Left out for want of width: {', '.join(missing)}; --json has everything.[/]")
+        console.print(f"[dim]Too narrow to show: {', '.join(missing)}; --json has everything.[/]")
 
 
 def _clients(console: Console, outcomes: Sequence[Sequence[Outcome]], experiment: Experiment) -> None:

@@ -15,7 +15,7 @@ _UNLIMITED = 10_000
 
 
 class Output(Console):
-    """Standard output; a reader who goes away is the caller's business, as it is with print."""
+    """Standard output; a reader that goes away is the caller's business, as with print."""
 
     def on_broken_pipe(self) -> NoReturn:
         """Raise what rich would turn into an exit code of its own."""
@@ -29,7 +29,7 @@ def output() -> Output:
 
 
 def new_table() -> Table:
-    """Return an empty table in the style of all of them: a rule below the header, two spaces between columns."""
+    """Return an empty table in the common style: a rule below the header, two spaces between columns."""
     return Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
 
 

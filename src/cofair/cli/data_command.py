@@ -1,4 +1,4 @@
-"""`cofair data`: what data sets there are, fetch one, where it lies."""
+"""`cofair data`: list data sets, fetch one, print where it is stored."""
 
 from dataclasses import asdict
 from functools import partial
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cofair.data.datasets import Description
 
-app = typer.Typer(help="Data sets: what there is, fetch one, where it lies.", no_args_is_help=True)
+app = typer.Typer(help="Data sets: list them, fetch one, print where it is stored.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -70,7 +70,7 @@ def get(
 
 @app.command()
 def path(name: Annotated[str, typer.Argument(help="Name of the data set.")]) -> None:
-    """Print where a data set lies."""
+    """Print where a data set is stored."""
     from cofair.data import datasets
 
     print(datasets.path(name))

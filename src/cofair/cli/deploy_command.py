@@ -20,7 +20,7 @@ REPORT = Path("deploy-demo.html")
 OrganisersFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The organiser's folder.")]
 
 app = typer.Typer(
-    help="Real federations on Flower: a demonstration here, and what one needs on other machines.",
+    help="Real federations on Flower: a demonstration here, and what other machines need.",
     no_args_is_help=True,
 )
 
@@ -36,14 +36,14 @@ def demo(
         Path | None, typer.Option("--out", metavar="DIR", help="Keep the run folder, the report and the logs there.")
     ] = None,
 ) -> None:
-    """Run a real federation on this machine, set up and guarded as between machines, beside its simulation."""
+    """Run a real federation on this machine, guarded as between machines, and compare it with its simulation."""
     _need_flower()
     from cofair.cli import report_command
     from cofair.flower.deploy import proxy
     from cofair.flower.deploy.app import demonstration
     from cofair.flower.deploy.demo import TOLERANCE, demonstrate
 
-    proxy.program()  # says what is missing before anything is started
+    proxy.program()  # reports what is missing before anything is started
     if out is not None and out.exists():
         raise UsageError(f"{out} exists already: name another folder.")
     chosen = demonstration(rounds, clients, method, seed)
@@ -93,7 +93,7 @@ def _both(one: float, other: float) -> str:
 
 
 def _keep(folder: Path, out: Path) -> None:
-    """Keep what a person looks at; keys are not kept."""
+    """Keep what people look at, and no keys."""
     out.mkdir(parents=True)
     for kept in (folder / "run", folder / "logs", folder / "federation" / "organiser" / "app"):
         if kept.exists():
@@ -104,7 +104,7 @@ def _keep(folder: Path, out: Path) -> None:
 def asks(
     experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment's settings.")],
 ) -> None:
-    """Say what an experiment asks of a participant beside its update."""
+    """Say what an experiment asks of a participant besides its update."""
     _need_flower()
     from cofair.config.experiment import Experiment
     from cofair.flower.ask_texts import ASK_TEXTS
@@ -118,7 +118,7 @@ def asks(
 def key(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The participant's folder.")] = Path(),
 ) -> None:
-    """Make the key of a participant, which never leaves this machine, and a request for its certificate."""
+    """Make a participant's key, which never leaves this machine, and a request for its certificate."""
     _need_flower()
     from cofair.flower.deploy import keys
     from cofair.flower.deploy.participant import Participant
@@ -136,7 +136,7 @@ def admit(
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="Its node.csr.")],
     folder: OrganisersFolder = Path(),
 ) -> None:
-    """Admit a participant: issue its certificate, register its key, and let the proxy know it."""
+    """Admit a participant: issue its certificate, register its key, and tell the proxy."""
     _need_flower()
     from cofair.flower.deploy import keys
     from cofair.flower.deploy.organiser import Organiser
@@ -152,7 +152,7 @@ def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The participant's name.")],
     folder: OrganisersFolder = Path(),
 ) -> None:
-    """Take a participant out: nothing that it sends is let through from now on."""
+    """Remove a participant: nothing that it sends is let through any more."""
     _need_flower()
     from cofair.flower.deploy import keys
     from cofair.flower.deploy.organiser import Organiser
@@ -176,7 +176,7 @@ def pack(
 
 @app.command()
 def superlink(folder: OrganisersFolder = Path()) -> None:
-    """Run the organiser's server: the SuperLink on loopback, and the proxy through which participants come."""
+    """Run the organiser's server: the SuperLink on loopback, and the proxy that participants connect to."""
     _need_flower()
     from cofair.flower.deploy.superlink import serve
 
@@ -187,7 +187,7 @@ def superlink(folder: OrganisersFolder = Path()) -> None:
 def node(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The participant's folder.")] = Path(),
 ) -> None:
-    """Run a participant's SuperNode, which starts the apps that its settings name and no other."""
+    """Run a participant's SuperNode, which starts only the apps that its settings name."""
     _need_flower()
     from cofair.flower.deploy.supernode import run
 
@@ -223,7 +223,7 @@ def _need_flower() -> None:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let a polite kill clean up as Ctrl-C does."""
+    """Let SIGTERM clean up as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> Any:
         raise KeyboardInterrupt

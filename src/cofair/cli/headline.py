@@ -17,30 +17,30 @@ Row = tuple[Sequence[str], Mapping[str, Any]]  # what it is a row of, and the co
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """Which columns a table has, and which of them with their spread."""
 
     columns: tuple[Column, ...]
     spread: tuple[Column, ...]
 
 
-def layouts(columns: Sequence[Column]) -> list[Layout]:
+def layouts(columns: Sequence[Column]) -> list[TableLayout]:
     """Return layouts from wide to narrow: what matters least goes first."""
     steps = sorted({at for column in columns for at in (column.left_out_at, column.bare_at) if at < NEVER})
     found = []
     for step in (-1, *steps):
         kept = tuple(column for column in columns if column.left_out_at > step)
-        found.append(Layout(kept, tuple(column for column in kept if column.by_round and column.bare_at > step)))
+        found.append(TableLayout(kept, tuple(column for column in kept if column.by_round and column.bare_at > step)))
     return found
 
 
 def print_headline(
     console: Console, leading: Sequence[str], rows: Sequence[Row], columns: Sequence[Column], *,
     trailing: Sequence[str] = (), undefined: str = "undefined",
-) -> Layout:  # fmt: skip
+) -> TableLayout:  # fmt: skip
     """Print rows in the widest layout that fits the terminal, and return that; `trailing` names more keys of rows."""
 
-    def make(layout: Layout) -> Table:
+    def make(layout: TableLayout) -> Table:
         table = new_table()
         for name in leading:
             table.add_column(name, no_wrap=True)
@@ -60,8 +60,8 @@ def print_headline(
     return choice[place]
 
 
-def left_out(columns: Sequence[Column], layout: Layout, frame: pd.DataFrame) -> list[str]:
-    """Name what a layout leaves out of a table: columns, and spreads that there are."""
+def left_out(columns: Sequence[Column], layout: TableLayout, frame: pd.DataFrame) -> list[str]:
+    """Name what a layout leaves out of a table: columns, and spreads where there are any."""
     names = [column.name for column in columns if column not in layout.columns]
     without = [column for column in layout.columns if column.by_round and column not in layout.spread]
     bare = [column.name for column in without if frame[f"{column.name}_std"].notna().any()]

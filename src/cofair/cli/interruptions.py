@@ -1,4 +1,4 @@
-"""How a command ends that cannot finish: interrupted, with nobody reading its output, or with no room for it."""
+"""How a command ends that cannot finish: interrupted, with no reader for its output, or no room for it."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ class Interrupted(Exception):  # noqa: N818 (it is no error)
 
 
 class OutputClosed(Exception):  # noqa: N818
-    """Whoever read standard output has gone, as `head` does."""
+    """The reader of standard output has gone, as `head` does."""
 
 
 class Commands(TyperGroup):
@@ -38,18 +38,18 @@ class Commands(TyperGroup):
 
 
 def is_full_disk(error: OSError) -> bool:
-    """Tell whether standard output could not be written: files of our own say so themselves, with their names."""
+    """Return whether standard output could not be written: errors of cofair's own files name them."""
     return error.filename is None and error.errno in _NO_ROOM
 
 
 def is_full_memory(error: Exception) -> bool:
-    """Tell whether memory ran out, on a CPU or a GPU: torch has no one exception for that."""
+    """Return whether memory ran out, on a CPU or a GPU: torch has no single exception for that."""
     said = str(error).lower()
     return isinstance(error, MemoryError) or "out of memory" in said or "can't allocate memory" in said
 
 
 def drop_output() -> None:
-    """Let what is still unwritten go nowhere, so that Python does not fail on it once more when it exits."""
+    """Discard output that is still unwritten, so that Python does not fail on it again when it exits."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`cofair ledger`: is a ledger whole, what does it say of a client, is that what the client was told."""
+"""`cofair ledger`: is a ledger whole, what does it say of a client, does the ledger still say what the client was told."""
 
 import json
 from dataclasses import asdict
@@ -77,7 +77,7 @@ def check(
         Path, typer.Argument(metavar="STATEMENT.html", help="What 'cofair report --client' has written.")
     ],
 ) -> None:
-    """Compare a client's statement with the ledger: is what it was told then what the ledger says now."""
+    """Compare a client's statement with the ledger: does the ledger still say what the client was told."""
     from cofair.report.ledger_section import ledger_cells, read_statement
     from cofair.storage.agreement import checked_against_ledger
     from cofair.storage.audit import checked_entries, client_lines

@@ -62,7 +62,7 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not interruptions.is_full_memory(error):
             raise
-        print("error: this does not fit into memory: take a smaller model, fewer clients or less data", file=sys.stderr)
+        print("error: this does not fit into memory: use a smaller model, fewer clients or less data", file=sys.stderr)
         sys.exit(1)
 
 

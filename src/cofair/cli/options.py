@@ -13,9 +13,7 @@ Set = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the results.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in that folder.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Keep what is finished there, and go on where it was interrupted.")
-]
+Resume = Annotated[bool, typer.Option("--resume", help="Keep what is finished there, and resume what was interrupted.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Load = Annotated[
     list[Path] | None, typer.Option("--load", metavar="FILE.py", help="Python file that registers methods; repeatable.")

@@ -1,4 +1,4 @@
-"""Progress in a terminal: round, fairness, accuracy, time left. A log hears of sweeps only, by a line now and then."""
+"""Progress in a terminal: round, fairness, accuracy, time left. In a log, sweeps print a line now and then."""
 
 import sys
 import time
@@ -70,7 +70,7 @@ class NotesOnce(Listener):
     """Prints a method's notes, those of its first run."""
 
     def __init__(self) -> None:
-        """Begin with nothing printed."""
+        """Start with nothing printed."""
         self._printed: set[str] = set()
 
     def notes(self, job: Job, notes: Sequence[str]) -> None:
@@ -83,7 +83,7 @@ class NotesOnce(Listener):
 
 @contextmanager
 def sweep_progress(runs: int) -> Iterator[Listener]:
-    """Show how many runs of a sweep are done, in a log by a line now and then; failures are printed as they come."""
+    """Show how many runs of a sweep are done, in a log with a line now and then; failures are printed as they come."""
     console = Console(stderr=True)
     bars = rich_progress.Progress(
         *_columns(console.width), console=console, transient=True, disable=not console.is_terminal
@@ -164,7 +164,7 @@ def _columns(width: int) -> list[rich_progress.ProgressColumn]:
 
 @contextmanager
 def download_progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Show a bar for each stage of a download; yields what has to hear of its bytes."""
+    """Show a bar for each stage of a download; yields the function to call with its bytes."""
     console = Console(stderr=True)
     bars = rich_progress.Progress(
         rich_progress.TextColumn("{task.description}"),

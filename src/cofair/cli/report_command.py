@@ -1,4 +1,4 @@
-"""`cofair report`: the page of some folders, a client's own statement, figures for papers."""
+"""`cofair report`: the page of some folders, a client's statement, figures for papers."""
 
 import sys
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def after_run(folders: Sequence[Path], path: Path) -> str:
 
 
 def _write_figures(methods: "Sequence[ReportedMethod]", folder: Path, kind: str) -> str:
-    """Write the figures and tables for papers beside the report, and return what to say about them."""
+    """Write the figures and tables for papers next to the report, and return what to say about them."""
     from cofair.report import figure_files, latex
     from cofair.report.words import count, listed
 
@@ -78,7 +78,7 @@ def _write_figures(methods: "Sequence[ReportedMethod]", folder: Path, kind: str)
 
 
 def _print_doubts(methods: "Sequence[ReportedMethod]") -> None:
-    """Print what the page says that it should not be trusted for."""
+    """Print why the page should not be trusted, as the page itself says."""
     from cofair.report import ledger_section
 
     for doubt in ledger_section.doubts(methods):

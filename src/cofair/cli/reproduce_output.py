@@ -19,12 +19,12 @@ from cofair.reproduce.measurements import Line, Value
 from cofair.runs.jobs import all_done, run_jobs, unfinished
 from cofair.storage.resume import holds_other
 
-_SMALL = 0.1  # numbers below are told by significant digits
+_SMALL = 0.1  # smaller numbers are shown by significant digits
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person asked for: a table, some of its cells and methods, and how it is computed and shown."""
+    """What was asked for: a table, some of its cells and methods, and how it is computed and shown."""
 
     name: str
     cells: tuple[str, ...]
@@ -40,7 +40,7 @@ class Asked:
 
 
 def reproduce(asked: Asked) -> None:
-    """Compute a published table, or what is left of it, and show it."""
+    """Compute a published table, or the rest of it, and show it."""
     name = asked.name
     if name == "list":
         print("\n".join([*paper_tables.names(), approximation.NAME]))
@@ -48,14 +48,14 @@ def reproduce(asked: Asked) -> None:
     if any(text.partition("=")[0].strip() == "run.seed" for text in asked.changes):
         raise UsageError("The seeds of a table are chosen by --seeds, not by run.seed.")
     if asked.show and name in (approximation.NAME, overhead.NAME):
-        raise UsageError(f"Nothing of {name} is kept that could be shown: leave --show out.")
+        raise UsageError(f"Nothing of {name} is kept that could be shown: leave out --show.")
     if asked.figure is not None:
         from cofair.reproduce.figure import check_kind
 
         check_kind(asked.figure)
     if name == approximation.NAME:  # no training is behind it
         if asked.cells or asked.methods:
-            raise UsageError(f"{name} is computed as a whole: leave --cells and --methods out.")
+            raise UsageError(f"{name} is computed as a whole: leave out --cells and --methods.")
         lines = approximation.lines(range(asked.seeds or 10))
         _print(asked, lines, (approximation.RULE,))
         _draw(asked, lines)
@@ -142,7 +142,7 @@ def print_reproduction(
 
 
 def markdown(lines: Sequence[Line], rules: Sequence[str]) -> str:
-    """Return published against measured as a table for a page: one row a cell, one column a method."""
+    """Return published against measured as a table for a page: one row per cell, one column per method."""
     methods = list(dict.fromkeys(line.published.method for line in lines))
     places: dict[tuple[str, str, str], dict[str, str]] = {}
     for line in lines:

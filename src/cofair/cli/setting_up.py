@@ -1,4 +1,4 @@
-"""What commands do before anything is trained: methods of one's own, the experiment, and what cannot go together."""
+"""What commands do before any training: load methods, build the experiment, refuse options that contradict."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,6 +47,6 @@ def check_rule(rule: str, valid: Sequence[str]) -> None:
 def check_resume(resume: bool, out: Path | None, overwrite: bool) -> None:
     """Refuse to resume without a folder, or what is to be overwritten."""
     if resume and out is None:
-        raise UsageError("--resume resumes what is in a folder: name it with --out.")
+        raise UsageError("--resume continues what is in a folder: name it with --out.")
     if resume and overwrite:
         raise UsageError("--resume keeps what is there and --overwrite replaces it: choose one.")

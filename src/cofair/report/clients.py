@@ -14,7 +14,7 @@ CARDS = 50  # more clients than this are a table
 
 
 def statement_cards(statements: ClientStatements, group: int, heading: str) -> Html:
-    """Return the statements of all clients, or a table that is searched by name."""
+    """Return the statements of all clients, or a table to search by name."""
     title = element(heading, "A statement for each client")
     if len(statements) > CARDS:
         return joined([title, _search(statements, group)])
@@ -101,7 +101,7 @@ def client_plots(statements: ClientStatements, i: int) -> list[Plot]:
     title = f"{metric[0].upper()}{metric[1:]} of its reward"
     seed = f" (seed {statements.run.outcome.seed})"
     plots = [Plot("client_accuracy", title, f"{caption}{seed}.", "round", f"{metric}, %", tuple(marks))]
-    if made is None and history[-1].reputation is not None:  # a promise would stand there twice
+    if made is None and history[-1].reputation is not None:  # which would repeat the promise
         line = Lines(
             "its reputation", rounds, tuple(None if r.reputation is None else r.reputation[i] for r in history)
         )

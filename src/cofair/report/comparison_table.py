@@ -76,13 +76,15 @@ def _notes(methods: Sequence[ReportedMethod], frame: pd.DataFrame, columns: Sequ
     if frame["fairness"].isna().any():
         notes.append("–: undefined, because all rewards or all contributions are equal, or there is only one client.")
     if len(methods) > 1 and any(method.reference for method in methods):
-        notes.append("standalone is the reference: everybody trains alone, so it is fair by definition and not ranked.")
+        notes.append(
+            "standalone is the reference: every client trains alone, so it is fair by definition and not ranked."
+        )
     notes += [f"† {method.label}: {_stopped(method)}." for method in methods if _stopped(method)]
     return element("p", " ".join(notes), class_="note")
 
 
 def _stopped(method: ReportedMethod) -> str:
-    """Say which runs of a method were interrupted; empty where all came to their end."""
+    """Say which runs of a method were interrupted; empty if all finished."""
     stopped = [run for run in method.runs if not run.finished]
     if not stopped:
         return ""

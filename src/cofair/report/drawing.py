@@ -115,7 +115,7 @@ def _edges(centres: Sequence[float]) -> list[float]:
 
 
 def _legend(figure: Figure, ax: Axes, plot: Plot) -> None:
-    """Say what is what beside the axes or above them, where it covers nothing."""
+    """Explain marks next to the axes or above them, where it covers nothing."""
     lines = [mark for mark in plot.marks if isinstance(mark, Lines)]
     if len(lines) > 1:
         _clients_in_order(figure, ax, lines)
@@ -139,7 +139,7 @@ def _clients_in_order(figure: Figure, ax: Axes, lines: Sequence[Lines]) -> None:
 
 
 def _name_categories(ax: Axes, names: Sequence[str]) -> None:
-    """Write names below the axis, upright where they would run into each other."""
+    """Write names below the axis, upright where they would overlap."""
     short = [_short(name) for name in names]
     ax.set_xticks(
         range(len(names)), short, rotation=90 if _upright(names) else 0, fontsize=7 if len(names) <= 24 else 5.5
@@ -178,18 +178,18 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
 
 
 def _lonely(values: Sequence[float | None]) -> list[int]:
-    """Return where a value has none beside it, so that no line would show it."""
+    """Return where a value has no neighbours, so that no line would show it."""
     padded = [None, *values, None]
     return [k for k, value in enumerate(values) if value is not None and padded[k] is None and padded[k + 2] is None]
 
 
 def _in_order(order: float | None) -> Any:
-    """Return viridis from bright (least) to dark (most), without its palest end, which white paper swallows."""
+    """Return viridis from bright (least) to dark (most), without its palest end, which is invisible on white."""
     return mpl.colormaps["viridis"](0.88 * (1 - (order or 0)))
 
 
 def _short(name: str, longest: int = _LONGEST_NAME) -> str:
-    """Cut a long name in its middle: names that differ mostly do at an end."""
+    """Cut a long name in its middle: most names differ at one of their ends."""
     one_line, half = " ".join(name.split()), (longest - 1) // 2
     return one_line if len(one_line) <= longest else f"{one_line[:half]}…{one_line[-half:]}"
 
@@ -209,6 +209,6 @@ def _has(plot: Plot, kind: type) -> bool:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw and save in the look of these figures, and leave matplotlib's own settings as they were."""
+    """Draw and save in the style of these figures, and leave matplotlib's own settings as they were."""
     with mpl.rc_context(_STYLE):
         yield

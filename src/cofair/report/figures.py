@@ -1,4 +1,4 @@
-"""What is shown of runs: the papers' figures, as descriptions that the page and the static figures draw."""
+"""The plots of a report, as descriptions that the page and the figures for papers draw."""
 
 from collections.abc import Sequence
 
@@ -22,10 +22,10 @@ def of_comparison(methods: Sequence[ReportedMethod]) -> list[Plot]:
 
 
 def of_method(method: ReportedMethod) -> list[Plot]:
-    """Return the plots of one method: means over its seeds, what goes over rounds from its first one."""
+    """Return the plots of one method: means over its seeds; those over rounds are of its first seed."""
     run = method.runs[0]
     plots = [contribution_and_reward(method)]
-    if method.reference:  # nothing else happens when everybody trains alone
+    if method.reference:  # nothing else happens when clients train alone
         return plots
     if len(run.outcome.history) > 1:
         plots.append(accuracy_over_rounds(run))
@@ -114,7 +114,7 @@ def bounds(method: ReportedMethod) -> Plot:
 
 
 def download(method: ReportedMethod) -> Plot:
-    """The share of a whole model that each client received a round."""
+    """The share of a whole model that each client received per round."""
     run = method.runs[0]
     shares = np.mean([own.outcome.history[-1].download for own in method.runs], axis=0)
     rounds, size = run.outcome.history[-1].round, int(run.facts.get("parameters", 0))
@@ -123,7 +123,7 @@ def download(method: ReportedMethod) -> Plot:
     saved = whole * (1 - float(shares.mean()))
     caption = f"On average {100 * shares.mean():.0f} % of a model travels to a client in a round"
     if size:
-        everything = f"the {data_size(whole)} of {count(rounds, 'round')} with the whole model for everybody"
+        everything = f"the {data_size(whole)} of {count(rounds, 'round')} with the whole model for every client"
         caption += (
             f": {data_size(saved)} less than {everything}" if saved > 0.005 * whole
             else f": {data_size(-saved)} more than {everything}" if saved < -0.005 * whole
@@ -135,7 +135,9 @@ def download(method: ReportedMethod) -> Plot:
     else:
         c = _contributions(method)
         marks, x_label = (Points("clients", tuple(c), tuple(100 * shares), run.outcome.names),), "contribution"
-    return Plot("download", "What travels to each client", caption + ".", x_label, "% of a whole model a round", marks)
+    return Plot(
+        "download", "What travels to each client", caption + ".", x_label, "% of a whole model per round", marks
+    )
 
 
 def _contributions(method: ReportedMethod) -> Floats:
@@ -149,7 +151,7 @@ def _accuracies(method: ReportedMethod) -> Floats:
 def _fairness_sentence(method: ReportedMethod) -> str:
     known = [gamma for outcome in method.outcomes if (gamma := outcome.fairness) is not None]
     if len(method.runs[0].outcome.names) == 1:
-        return "Fairness γ takes two clients or more."
+        return "Fairness γ needs at least two clients."
     if not known:
         return "Fairness γ is undefined here: all contributions or all rewards are the same."
     seeds = "" if len(method.runs) == 1 else f", mean of {len(known)} seeds"
@@ -163,5 +165,5 @@ def _gain_sentence(c: Floats, a: Floats) -> str:
     if gained == len(c):
         return f" All {len(c):,} clients got more than they reach alone."
     if not gained and not lost:
-        return " Everybody has just what it reaches alone."
+        return " Every client has exactly what it reaches alone."
     return f" {gained:,} of {count(len(c), 'client')} got more than they reach alone, {lost:,} got less."

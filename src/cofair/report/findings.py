@@ -23,7 +23,7 @@ def title(methods: Sequence[ReportedMethod]) -> str:
 
 
 def facts(methods: Sequence[ReportedMethod]) -> str:
-    """Return the circumstances in one line: what all runs share."""
+    """Return what all runs share, in one line."""
     runs = [run for method in methods for run in method.runs]
     parts = []
     for table, key, form in (
@@ -41,7 +41,7 @@ def facts(methods: Sequence[ReportedMethod]) -> str:
 
 
 def fairest(methods: Sequence[ReportedMethod]) -> int:
-    """Return which method is shown first: the fairest that is not mere training alone."""
+    """Return which method is shown first: the fairest one, training alone aside."""
     frame = _ranked(methods)
     if frame["fairness"].notna().any():
         return _argmax(frame, "fairness")
@@ -49,13 +49,13 @@ def fairest(methods: Sequence[ReportedMethod]) -> int:
 
 
 def by_fairness(methods: Sequence[ReportedMethod]) -> list[ReportedMethod]:
-    """Return methods from the fairest on, those without a defined fairness last: the order of the table."""
+    """Return methods in the order of the table: the fairest first, those without a defined fairness last."""
     fairness = comparison(methods).to_frame()["fairness"].astype(float).fillna(-1000.0).tolist()
     return [methods[k] for k in sorted(range(len(methods)), key=lambda k: -fairness[k])]
 
 
 def findings(methods: Sequence[ReportedMethod]) -> list[str]:
-    """Return one or two sentences that say what was found."""
+    """Return the findings in one or two sentences."""
     if len(methods) == 1:
         return _of_one(methods[0])
     frame, metric = _ranked(methods), methods[0].runs[0].metric

@@ -165,7 +165,7 @@ def _digits(plot: Plot) -> str:
 
 
 def _text(value: str) -> str:
-    """Return a name as plotly's own little markup would write it."""
+    """Return a name escaped for plotly's own markup."""
     return html.escape(value, quote=False)
 
 

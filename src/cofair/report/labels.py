@@ -1,4 +1,4 @@
-"""Names beside points that cover neither each other nor the points: a small placement of our own."""
+"""Names next to points that cover neither each other nor the points."""
 
 import math
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.transforms import Bbox
 
-_DIRECTIONS = (0, 180, 90, 270, 35, 145, 325, 215, 65, 115, 245, 295)  # degrees; beside the point reads best
-_RINGS = (4, 8, 13, 19, 26, 34, 44, 56, 70)  # points of distance; from the second on a thin line leads there
+_DIRECTIONS = (0, 180, 90, 270, 35, 145, 325, 215, 65, 115, 245, 295)  # degrees; right of the point reads best
+_RINGS = (4, 8, 13, 19, 26, 34, 44, 56, 70)  # points of distance; from the second, a thin line leads there
 _AROUND_POINT, _AROUND_NAME = 3.5, 1.0  # points that are kept free
 _SWEEPS = 4  # how often every name looks for a better place among the others
 # worst first: leave the frame, cover a name or a point, lead across one, across another line, lie over an error bar
@@ -20,7 +20,7 @@ _Place = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Spot:
-    """A place for a name, in pixels; `led` where a line has to lead from it to its point."""
+    """A place for a name, in pixels; `led` if a line has to connect it to its point."""
 
     box: Bbox
     point: _Place
@@ -33,7 +33,7 @@ class _Spot:
 
 
 def place(ax: Axes, at: Sequence[_Place], names: Sequence[str], spreads: Sequence[Bbox]) -> None:
-    """Write a name beside each point (data coordinates); `spreads` are the error bars' boxes in pixels."""
+    """Write a name next to each point (data coordinates); `spreads` are the error bars' boxes in pixels."""
     canvas: Any = FigureCanvasAgg(ax.figure.get_figure(root=True))
     renderer, pixels = canvas.get_renderer(), canvas.figure.dpi / 72
     points = [(float(x), float(y)) for x, y in ax.transData.transform(list(at))]
@@ -115,7 +115,7 @@ def _inside(box: Bbox, frame: Bbox) -> bool:
 
 
 def _crosses(leader: tuple[_Place, _Place], box: Bbox) -> bool:
-    """Tell whether a straight line goes through a box, looked at in twenty places."""
+    """Return whether a straight line crosses a box, checked at twenty points."""
     (x0, y0), (x1, y1) = leader
     if max(x0, x1) < box.x0 or min(x0, x1) > box.x1 or max(y0, y1) < box.y0 or min(y0, y1) > box.y1:
         return False
@@ -124,7 +124,7 @@ def _crosses(leader: tuple[_Place, _Place], box: Bbox) -> bool:
 
 
 def _meet(a: _Place, b: _Place, c: _Place, d: _Place) -> bool:
-    """Tell whether two straight lines cross."""
+    """Return whether two straight lines cross."""
 
     def turn(p: _Place, q: _Place, r: _Place) -> float:
         return (q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0])

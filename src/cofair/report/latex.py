@@ -23,7 +23,7 @@ _ESCAPED |= {  # what settings are called by in papers
 
 
 def table(frame: pd.DataFrame, references: Collection[str] = ()) -> str:
-    """Return one row a method of `Comparison.to_frame`: mean ± standard deviation over seeds, the best in bold.
+    """Return one row per method of `Comparison.to_frame`: mean ± standard deviation over seeds, the best in bold.
 
     References, such as training alone, are not ranked.
     """

@@ -1,4 +1,4 @@
-"""Ledgers on the page: whether they hold, their heads, and a client's own line to check later."""
+"""Ledgers on the page: whether they are intact, their heads, and a client's own line to check later."""
 
 from collections.abc import Sequence
 from html.parser import HTMLParser
@@ -18,7 +18,7 @@ MOST = 10_000_000  # bytes of a statement; one is as large as the plots' library
 
 
 def doubts(methods: Sequence[ReportedMethod]) -> list[str]:
-    """Name the runs whose ledger does not hold, or whose folder says something else than its ledger."""
+    """Name the runs whose ledger is broken, or whose folder contradicts its ledger."""
     return [
         f"{method.label}, seed {run.outcome.seed}: {run.audit.fault}"
         for method in methods for run in method.runs if run.audit is not None and run.audit.fault is not None
@@ -26,18 +26,18 @@ def doubts(methods: Sequence[ReportedMethod]) -> list[str]:
 
 
 def warning(methods: Sequence[ReportedMethod]) -> Html | None:
-    """Say above everything else what the reader should not trust; None where there is nothing."""
+    """Warn at the top of the page about what cannot be trusted; None if there is nothing."""
     found = doubts(methods)
     if not found:
         return None
-    trust = element("p", "Do not trust this page: a ledger does not hold, or says something else than the page.")
+    trust = element("p", "Do not trust this page: a ledger is broken, or contradicts the page.")
     return element(
         "div", trust, element("ul", *(element("li", doubt) for doubt in found)), class_="doubt", role="alert"
     )
 
 
 def section(methods: Sequence[ReportedMethod]) -> Html | None:
-    """Say of every run whether its ledger holds, and name its head; None where no run has one."""
+    """Say for every run whether its ledger is intact, and name its head; None if no run has one."""
     rows = []
     for method in methods:
         for run in method.runs:
@@ -50,8 +50,8 @@ def section(methods: Sequence[ReportedMethod]) -> Html | None:
     note = (
         "The ledger says who brought what and was handed what in every tested round, each entry with the hash of the "
         "one before. All that this page shows was compared with it, except for times, machines and traffic, which it "
-        "does not have. Whoever can write the folder can write all of it anew; whoever keeps a head elsewhere can "
-        "prove later that something before it was changed or cut off: "
+        "does not have. Anyone who can write to the folder can rewrite all of it. Anyone who keeps a head elsewhere "
+        "can prove later that something before it was changed or cut off: "
     )
     command = element("code", "cofair ledger verify DIR --head HASH")
     return joined([element("p", note, command, "."), _table(["method", "seed", "ledger", "head"], rows)])
@@ -81,14 +81,14 @@ def statement(method: ReportedMethod, client: str) -> Html | None:
     if not rows and not faults:
         return None
     note = element(
-        "p", "Keep this page. It is compared with the ledger, whoever may have rewritten that since, by ",
+        "p", "Keep this page. To compare it with the ledger later, even if someone has rewritten that: ",
         element("code", "cofair ledger check DIR THIS_PAGE.html"), ".",
     )  # fmt: skip
     return joined([note, *faults, _table(CELLS, rows, client) if rows else None])
 
 
 def ledger_cells(seed: object, line: ClientLine) -> dict[str, str]:
-    """Return a client's line as it stands in a statement."""
+    """Return a client's line as a statement shows it."""
     values = [
         seed, line.round, line.samples, line.contribution, line.accuracy, line.reputation, line.neurons, line.download,
         line.reward, line.head,
@@ -97,7 +97,7 @@ def ledger_cells(seed: object, line: ClientLine) -> dict[str, str]:
 
 
 def read_statement(path: Path) -> tuple[str, list[dict[str, str]]]:
-    """Return the client of a statement and what it says that the ledger says, one row a run."""
+    """Return the client of a statement and what it quotes from the ledger, one row per run."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             text = file.read(MOST + 1)
@@ -116,7 +116,7 @@ def read_statement(path: Path) -> tuple[str, list[dict[str, str]]]:
 
 
 class _Statement(HTMLParser):
-    """Reads what people see in the table, not what lies hidden beside it."""
+    """Reads what people see in the table, not what is hidden next to it."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -143,7 +143,7 @@ class _Statement(HTMLParser):
 
 
 def _verdict(audit: Audit) -> tuple[str, str]:
-    """Say whether a ledger holds and agrees with what the page shows; its head, if it does."""
+    """Say whether a ledger is intact and agrees with the page; return its head, if so."""
     if audit.fault is not None:
         return audit.fault, ""
     remarks = "".join(f"; {remark}" for remark in audit.remarks)

@@ -9,7 +9,7 @@ _MANY = 12  # rows from which a table is folded
 
 
 class Html(str):
-    """Markup made here."""
+    """Markup, as opposed to text."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ def element(tag: str, *children: object, **attributes: object) -> Html:
 
 
 def joined(parts: Any) -> Html:
-    """Return children one after the other."""
+    """Return children joined."""
     return Html("".join(escaped(part) for part in parts if part is not None))
 
 
@@ -48,7 +48,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], what: str, 
 
 
 def folded(summary: str, content: Html, rows: int) -> Html:
-    """Return what has so many rows, folded where they are many."""
+    """Return content with that many rows, folded if there are many."""
     return content if rows <= _MANY else element("details", element("summary", summary), content)
 
 

@@ -1,4 +1,4 @@
-"""What goes over the rounds: rewards, reputations, who held which neuron; many clients and neurons are summarised."""
+"""Plots over rounds: rewards, reputations, who held which neuron; many clients and neurons are summarised."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ def reputation_over_rounds(run: ReportedRun) -> Plot:
     values = np.array([record.reputation for record in run.outcome.history if record.reputation is not None])
     rounds = [record.round for record in run.outcome.history if record.reputation is not None]
     best = run.outcome.names[int(values[-1].argmax())]
-    caption = f"In the end the server thinks most of client {best}{seed_of(run)}."
+    caption = f"In the end client {best} has the highest reputation{seed_of(run)}."
     if len(values[-1]) == 1:
         caption = f"In the end its reputation is {values[-1][0]:.3g}{seed_of(run)}."
     return Plot(
@@ -47,7 +47,7 @@ def reputation_over_rounds(run: ReportedRun) -> Plot:
 
 
 def neuron_allocation(run: ReportedRun) -> Plot:
-    """FedRAC's allocation frequency: how many of the clients held each neuron, over the rounds."""
+    """FedRAC's allocation frequency: what share of the clients held each neuron, over the rounds."""
     records = [record for record in run.outcome.history if record.allocation is not None]
     values = np.array([record.allocation for record in records]).T
     mean = values.mean(1)
@@ -66,7 +66,7 @@ def neuron_allocation(run: ReportedRun) -> Plot:
 
 
 def over_rounds(run: ReportedRun, values: Floats, rounds: Sequence[int] | None = None) -> tuple[Mark, ...]:
-    """Return values (T, N) as one line a client, or as bands where there are many clients."""
+    """Return values (T, N) as one line per client, or as bands where there are many clients."""
     x = tuple(float(t) for t in (rounds or [record.round for record in run.outcome.history]))
     if values.shape[1] <= LINES:
         x, values = _with_gaps(x, values, run.missing)
@@ -101,7 +101,7 @@ def _with_gaps(x: tuple[float, ...], values: Floats, missing: Sequence[int]) -> 
 
 
 def _coarser(values: Floats, axis: int, most: int = HEAT[0]) -> Floats:
-    """Average neighbours along an axis until at most so many are left."""
+    """Average neighbours along an axis until at most `most` are left."""
     if values.shape[axis] <= most:
         return values
     parts = np.array_split(values, most, axis)

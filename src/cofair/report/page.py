@@ -1,4 +1,4 @@
-"""The report as one HTML file: it needs no network, opens from disk and can be sent round."""
+"""The report as one HTML file: it needs no network, opens from disk and can be mailed."""
 
 import hashlib
 import re
@@ -85,7 +85,7 @@ def client_document(method: ReportedMethod, client: str) -> str:
     sentences = [element("li", sentence) for sentence in statements.sentences(i)]
     if stopped is not None:
         last = stopped.outcome.history[-1].round
-        sentences.append(element("li", f"The run was interrupted after round {last}: this is where it stood."))
+        sentences.append(element("li", f"The run was interrupted after round {last}: this is how far it got."))
     header = element(
         "header", element("p", f"{method.label} · {findings.facts([method])}", class_="facts"), element("h1", title),
         ledger_section.warning([method]),
@@ -130,10 +130,10 @@ def _about(method: ReportedMethod, several: bool) -> Html:
         first_line = (known.__doc__ or "").strip().splitlines()[0]
         lines.append(element("p", first_line, " ", element("span", f"({known.paper})", class_="paper")))
     if notes := method.runs[0].facts.get("notes"):
-        said_first = f"Told before the first round (seed {method.runs[0].outcome.seed}): {' '.join(map(str, notes))}"
+        said_first = f"Said before the first round (seed {method.runs[0].outcome.seed}): {' '.join(map(str, notes))}"
         lines.append(element("p", said_first, class_="note"))
     if len(method.runs) > 1:
-        over = f"Means over {count(len(method.runs), 'seed')}; what goes over rounds is from seed "
+        over = f"Means over {count(len(method.runs), 'seed')}; plots over rounds are of seed "
         lines.append(element("p", f"{over}{method.runs[0].outcome.seed}.", class_="note"))
     return joined(lines)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Lines:
-    """One line. `order` in [0, 1] is its place among its kind, from least to most, for a colour that tells."""
+    """One line. `order` in [0, 1] is its place among its kind, from least to most, for its colour."""
 
     name: str
     x: tuple[float, ...]
@@ -15,7 +15,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Points:
-    """Points, perhaps each with a name beside it and a spread."""
+    """Points, optionally each with a name and a spread."""
 
     name: str
     x: tuple[float | str, ...]
@@ -59,7 +59,7 @@ Mark = Lines | Points | Bars | Band | Heat
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot: its marks, its words, and the same in a sentence for those who do not see it."""
+    """A plot: its marks, its labels, and a caption that says the same for readers who cannot see it."""
 
     key: str  # file name of the figure
     title: str

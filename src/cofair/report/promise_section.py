@@ -98,6 +98,6 @@ def round_by_round(made: Promises, i: int) -> list[list[str]]:
 
 
 def samples_that_choose(run: ReportedRun) -> int:
-    """Return on how many samples rewards are chosen; 0 where that is not known, or is not about accuracies."""
+    """Return how many samples rewards are chosen on; 0 if unknown, or if the metric is not accuracy."""
     samples = int(run.facts.get("validation_samples", 0)) if run.metric == "accuracy" else 0
     return (samples + 1) // 2 if run.setting("method", "fit") == "halves" else samples

@@ -45,7 +45,7 @@ def configuration(methods: Sequence[ReportedMethod]) -> Html:
 
 
 def again(methods: Sequence[ReportedMethod]) -> Html:
-    """Say how to run it again: the exact command, or what a command cannot give."""
+    """Say how to run it again: the exact command, or what was given in Python."""
     runs = [run for method in methods for run in method.runs]
     given = sorted({name for run in runs for name in run.facts["given"]})
     if given:
@@ -97,7 +97,7 @@ def _loads(names: Sequence[str]) -> str:
 
 
 def _default(run: ReportedRun) -> bool:
-    """Tell whether a run's method has the settings that it has without being told any."""
+    """Return whether a run's method has its default settings."""
     table = {key: value for key, value in run.experiment.get("method", {}).items() if key != "name"}
     try:
         made = values(make(run.outcome.method, {}))
@@ -117,7 +117,7 @@ def _flat(run: ReportedRun) -> dict[str, Any]:
 
 
 def _settings(runs: Sequence[ReportedRun]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that all runs share and the names of the others, the method's own aside."""
+    """Return the settings that all runs share and the names of the others, without the method's own."""
     flat = [_flat(run) for run in runs]
     names = list(dict.fromkeys(name for own in flat for name in own))
     shared = {name: flat[0][name] for name in names if all(own.get(name, flat) == flat[0].get(name) for own in flat)}

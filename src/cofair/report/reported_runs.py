@@ -38,12 +38,12 @@ class ReportedRun:
 
     @cached_property
     def audit(self) -> Audit | None:
-        """Return what its ledger is worth, and whether the folder says the same; None where there is no ledger."""
+        """Return whether its ledger is intact and the folder agrees with it; None if there is no ledger."""
         return audit_folder(self.folder) if self.folder is not None and has_ledger(self.folder) else None
 
     @property
     def finished(self) -> bool:
-        """Tell whether the run came to its end."""
+        """Return whether the run finished."""
         return self.outcome.history[-1].last
 
     @property
@@ -65,12 +65,12 @@ class ReportedRun:
 
     @property
     def contributions_are_accuracies(self) -> bool:
-        """Tell whether contributions and rewards are measured on one scale."""
+        """Return whether contributions and rewards are measured on one scale."""
         return self.outcome.contributions_are_accuracies
 
     @property
     def metric(self) -> str:
-        """Return what rewards are measured by, for people."""
+        """Return the name of the metric, for people."""
         if "metric" in self.facts["given"]:
             return "score"
         return str(self.setting("run", "metric") or "accuracy").replace("_", " ").replace("auroc", "AUROC")
@@ -78,7 +78,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class ReportedMethod:
-    """The runs of one method with one set of settings, one a seed: a row of the comparison."""
+    """The runs of one method with one set of settings, one per seed: a row of the comparison."""
 
     label: str
     runs: tuple[ReportedRun, ...]
@@ -90,7 +90,7 @@ class ReportedMethod:
 
     @property
     def reference(self) -> bool:
-        """Tell whether this is training alone, which others are measured against and which is fair by definition."""
+        """Return whether this is training alone, the reference for all others, fair by definition."""
         return self.name == "standalone"
 
     @property
@@ -112,7 +112,7 @@ def reported_method(result: Result) -> ReportedMethod:
 
 
 def _grouped(runs: Sequence[ReportedRun]) -> list[ReportedMethod]:
-    """Group runs by what they are called and by their clients, over which means are taken."""
+    """Group runs by label and by clients, over which means are taken."""
     groups: dict[tuple[str, tuple[str, ...]], list[ReportedRun]] = {}
     for run, label in zip(runs, _labels(runs), strict=True):
         groups.setdefault((label, run.outcome.names), []).append(run)
@@ -161,7 +161,7 @@ def _runs_in(path: Path) -> list[ReportedRun]:
 
 
 def _check_settings(path: Path, experiment: dict[str, Any]) -> None:
-    """Refuse settings that a report counts with where they are no numbers; a method's own may be anything."""
+    """Refuse settings that are not the numbers a report needs; a method's own may be anything."""
     if not all(isinstance(table, dict) for table in experiment.values()):
         raise RunError(f"{path} is damaged: it has settings outside of its tables.")
     for table, key in (("training", "rounds"), ("run", "evaluate_every")):

@@ -1,4 +1,4 @@
-"""What a client is told: what it brought, what it got and why, in plain sentences."""
+"""A client's statement: what it brought, what it got and why, in plain sentences."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class ClientStatements:
-    """How all clients stand after the runs of one method: means over seeds, reputations of the first seed."""
+    """The statements of all clients after the runs of one method: means over seeds, reputations of the first seed."""
 
     def __init__(self, method: ReportedMethod) -> None:
         """Read contributions, rewards and bounds once for all clients."""
@@ -44,7 +44,7 @@ class ClientStatements:
         return [1 + int((self.brought > value).sum()) for value in self.brought]
 
     def index(self, name: str) -> int:
-        """Return which client has a name."""
+        """Return the number of a client."""
         if name not in self.names:
             there = f"the clients are {listed(self.names, most=12)}"
             hint = there if len(self.names) <= 12 else nearest(name, self.names[:1000]).rstrip(".")
@@ -52,7 +52,7 @@ class ClientStatements:
         return self.names.index(name)
 
     def sentences(self, i: int) -> list[str]:
-        """Return what client i is told."""
+        """Return the statement of client i."""
         sentences = [self._contribution(i), self._reward(i)]
         if self.comparable:
             sentences.append(self._bound(i))
@@ -85,18 +85,18 @@ class ClientStatements:
             brought = f"It brought {samples}; its contribution ({how}) is {self.brought_text(i)}."
         since = self.run.facts.get("joined", {}).get(self.names[i])
         joined = f" It joined before round {since}." if since else ""
-        return f"{brought} Rank {self.ranks[i]:,} of {len(self):,} by contribution{shared}.{joined}{self._anew(i)}"
+        return f"{brought} Rank {self.ranks[i]:,} of {len(self):,} by contribution{shared}.{joined}{self._again(i)}"
 
-    def _anew(self, i: int) -> str:
-        """Say what the server counted its contribution as in the end, where that is something else."""
+    def _again(self, i: int) -> str:
+        """Say what contribution the server used in the end, if that is a different one."""
         records = [(r.round, r.contributions[i]) for r in self.run.outcome.history if r.contributions is not None]
         if not records or math.isnan(records[-1][1]) or records[-1][1] == self.run.outcome.contributions[i]:
             return ""
         t, value = records[-1]
         if not self.run.setting("contribution", "every"):
-            return f" It was removed by the defence, and counts as who brings least{seed_of(self.run)}."
+            return f" It was removed by the defence, and counts as the client that brings least{seed_of(self.run)}."
         found = f"{100 * value:.1f} %" if self.comparable else f"{value:.3g}"
-        return f" By round {t} that was measured anew as {found}, and its reward follows it{seed_of(self.run)}."
+        return f" By round {t} this was measured again as {found}, and its reward follows it{seed_of(self.run)}."
 
     def _reward(self, i: int) -> str:
         got = f"Its reward has {100 * self.got[i]:.1f} % {self.run.metric}"
@@ -153,7 +153,7 @@ class ClientStatements:
 
 
 def largest_changes(values: Sequence[float]) -> list[int]:
-    """Return where a series changed most, as places of the later value; what nobody would see is no change."""
+    """Return where a series changed most, as positions of the later value; invisible changes do not count."""
     series = np.asarray(values, dtype=np.float64)
     changes = np.abs(np.diff(series))
     order = np.argsort(-changes, kind="stable")[:CHANGES]

@@ -1,4 +1,4 @@
-"""Small things that sentences are made of."""
+"""Numbers and lists in words."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def listed(names: Sequence[str], most: int | None = None) -> str:
 
 
 def data_size(number: float) -> str:
-    """Return bytes in the unit that people would take."""
+    """Return bytes in a convenient unit."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if number < 1000:
             return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"

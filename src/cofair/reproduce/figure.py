@@ -1,4 +1,4 @@
-"""Published against measured, as a picture: what lies on the line reproduces."""
+"""Published against measured, as a picture: what is on the line is reproduced."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from cofair.reproduce.measurements import Line
 from cofair.storage.folder import explaining_write_errors
 
 KINDS = (".png", ".pdf", ".svg")
-_SHAPES = ("o", "s", "^", "D", "v")  # five of them and eight colours: no two methods look alike
-_COLOURS = (*drawing.OKABE_ITO[:6], "#000000", "#F0E442")  # what is seen least, yellow, comes last
+_SHAPES = ("o", "s", "^", "D", "v")  # five of them and eight colours: no two methods look the same
+_COLOURS = (*drawing.OKABE_ITO[:6], "#000000", "#F0E442")  # yellow, the least visible, comes last
 _TITLE = 34  # letters in a line
 _TITLES = {
     "fairness_pearson_x100": "fairness γ", "max_test_accuracy_pct": "best client's accuracy, %",
@@ -48,7 +48,7 @@ def panels(lines: Sequence[Line]) -> Panels:
 
 
 def check_kind(path: Path) -> None:
-    """Refuse a file that no figure can be written to, before anything is computed."""
+    """Refuse a file type that figures cannot have, before anything is computed."""
     if path.suffix.lower() not in KINDS:
         raise UsageError(f"A figure is written to a file that ends in {', '.join(KINDS)}, not to {path.name!r}.")
 

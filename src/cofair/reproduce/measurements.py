@@ -78,7 +78,7 @@ def jobs(table: PublishedTable, seeds: Sequence[int], out: Path, changes: Sequen
 def lines(
     table: PublishedTable, seeds: Sequence[int], out: Path, changes: Sequence[str], rules: Sequence[str]
 ) -> list[Line]:
-    """Return the table with what is finished of it."""
+    """Return the table as far as it is finished."""
     done: dict[Path, Outcome | None] = {}
     for own in jobs(table, seeds, out, changes):
         done[own.path] = None if unfinished([own]) else read_run(own.path).outcome

@@ -26,7 +26,7 @@ Counted = Callable[[Sequence[Federation], str], Iterable[Federation]]
 
 
 def lines(table: PublishedTable, seeds: Sequence[int], changes: Sequence[str], counted: Counted) -> list[Line]:
-    """Return the published ratios and ours; its seconds are of one machine, and are left out.
+    """Return the published ratios and ours; seconds depend on the machine, and are left out.
 
     Methods that run on the same federation share it; `counted` shows how many federations are done.
     """

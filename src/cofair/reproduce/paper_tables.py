@@ -18,7 +18,7 @@ PAPERS = ("fedsac", "fedrac", "fedave", "cgsv")
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A published table: its cells, the seeds behind each, and the rule that the paper read them by."""
+    """A published table: its cells, the seeds behind each, and the rule by which the paper reads them."""
 
     name: str
     cells: tuple[Number, ...]

@@ -22,14 +22,14 @@ class Comparison:
         return list(dict.fromkeys(outcome.method for outcome in self.outcomes))
 
     def of(self, method: str) -> list[Outcome]:
-        """Return a method's outcomes, one a seed."""
+        """Return a method's outcomes, one per seed."""
         return [outcome for outcome in self.outcomes if outcome.method == method]
 
     def _repr_html_(self) -> str:
         return notebook.comparison(self)
 
     def to_frame(self, rule: str = "last") -> pd.DataFrame:
-        """Return one row a method: mean and sample standard deviation over seeds."""
+        """Return one row per method: mean and sample standard deviation over seeds."""
         rows = []
         for method in self.methods:
             own = self.of(method)
@@ -53,7 +53,7 @@ class Comparison:
         return pd.concat([self.to_frame(rule) for rule in rules], ignore_index=True)
 
     def clients_frame(self) -> pd.DataFrame:
-        """Return one row a client, method and seed: what it brought and what it got."""
+        """Return one row per client, method and seed: what it brought and what it got."""
         return pd.DataFrame(
             [
                 {"method": outcome.method, "seed": outcome.seed, **client}

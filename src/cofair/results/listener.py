@@ -1,4 +1,4 @@
-"""Who hears of runs while they run: progress bars, trackers, a user's own function."""
+"""What listens to runs: progress bars, trackers, a user's own function."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,22 +10,22 @@ Callback = Callable[[str, int, Record], None]  # method, seed, tested round
 
 
 class Listener:
-    """Hears of runs; what a subclass does not override is ignored."""
+    """Called while runs train; what a subclass does not override is ignored."""
 
     def preparing(self, job: Job) -> None:
-        """Hear that a federation is being set up and contributions are being measured."""
+        """A federation is being set up and contributions are being measured."""
 
     def notes(self, job: Job, notes: Sequence[str]) -> None:
-        """Hear what a method says before the first round."""
+        """A method has notes to print before the first round."""
 
     def tested(self, job: Job, record: Record) -> None:
-        """Hear of a tested round."""
+        """A round was tested."""
 
     def failed(self, job: Job, reason: str) -> None:
-        """Hear that a run has failed, while others continue."""
+        """A run has failed; others continue."""
 
     def finished(self, job: Job, outcome: Outcome) -> None:
-        """Hear what a run measured that has come to its end."""
+        """A run has finished."""
 
 
 class Listeners(Listener):

@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook: small tables, every name escaped."""
+"""How results display in a notebook: small tables, every name escaped."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -23,7 +23,7 @@ def outcome(result: "Outcome") -> str:
     facts = [
         f"best client {100 * cell.max:.1f} %, mean {100 * cell.mean:.1f} %, worst {100 * cell.min:.1f} %",
         f"{100 * cell.rate:.0f} % of clients inside their bounds",
-        f"{100 * result.download:.0f} % of a model downloaded a round",
+        f"{100 * result.download:.0f} % of a model downloaded per round",
         f"{result.history[-1].round} rounds, {result.seconds:.1f} s",
     ]
     if count <= SHOWN_CLIENTS:
@@ -50,7 +50,7 @@ def comparison(result: "Comparison") -> str:
 
 
 def _html(title: str, facts: Iterable[str], header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in the look that notebooks give to pandas' own: names to the left, numbers to the right."""
+    """Return a table that looks like pandas' own in notebooks: names to the left, numbers to the right."""
 
     def line(tag: str, texts: Sequence[str]) -> str:
         sides = ["left", *["right"] * (len(texts) - 1)]

@@ -18,13 +18,13 @@ class Baseline:
 
 
 def are_accuracies(measure: object, given: Collection[str]) -> bool:
-    """Tell whether contributions by a measure are accuracies that clients reach alone; given ones may be anything."""
+    """Return whether contributions by a measure are accuracies that clients reach alone; given ones may be anything."""
     return measure == "standalone" and "contributions" not in given
 
 
 @dataclass(frozen=True)
 class Record:
-    """One tested round; lists have one entry a client."""
+    """One tested round; lists have one entry per client."""
 
     round: int
     fairness: float | None  # None where it is undefined
@@ -38,7 +38,7 @@ class Record:
     allocation: list[float] | None = None
     promised: list[float] | None = None  # accuracies that the method owes, where it makes promises; NaN: none
     validated: list[float] | None = None  # what it found on the validation set when it delivered
-    contributions: list[float] | None = None  # what the method goes by, where that was measured anew
+    contributions: list[float] | None = None  # what the method uses, where that was measured again
     # client: why an upload of it was refused since the record before; the last reason of each
     refused: dict[str, str] | None = None
     # for listeners, which hear of a round as it happens; not in the line, because run.json has it
@@ -50,7 +50,7 @@ class Record:
         return json.dumps({key: value for key, value in values.items() if value is not None})
 
     def of(self, clients: int) -> "Record":
-        """Return the record with NaN for clients that joined later, who are last."""
+        """Return the record with NaN for clients that joined later, which come last."""
         own = {name: getattr(self, name) for name in PER_CLIENT}
         short = {name: values for name, values in own.items() if values is not None and len(values) < clients}
         longer: dict[str, Any] = {
@@ -60,7 +60,7 @@ class Record:
 
     @classmethod
     def from_json(cls, line: str) -> "Record":
-        """Read a record from its line; anything else than a record is a ValueError or a TypeError."""
+        """Read a record from its line; anything but a record is a ValueError or a TypeError."""
         values: dict[str, Any] = json.loads(line)
         if "baseline" in values:
             raise TypeError("baseline")
@@ -76,7 +76,7 @@ _HINTS = {name: hint for name, hint in typing.get_type_hints(Record).items() if 
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Tell whether a value read from JSON is of a type."""
+    """Return whether a value read from JSON is of a type."""
     if isinstance(hint, types.UnionType):
         return any(_fits(value, option) for option in typing.get_args(hint))
     if typing.get_origin(hint) is list:

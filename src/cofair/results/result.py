@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def download(self) -> float:
-        """Return the share of a whole model that a client received a round, the mean over clients."""
+        """Return the share of a whole model that a client received per round, the mean over clients."""
         shares = self.history[-1].download
         return sum(shares) / len(shares)
 
@@ -90,7 +90,7 @@ class Outcome:
         return {**self.cell(rule).values, **counted}
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the history as a table, one row a round and client."""
+        """Return the history as a table, one row per round and client."""
         rows = []
         for record in self.history:
             for i, name in enumerate(self.names):

@@ -27,7 +27,7 @@ class SweepResult:
 
     @cached_property
     def varied(self) -> list[str]:
-        """Return every setting that the grid varies, also those that only some of its experiments have."""
+        """Return every setting that the grid varies, including those that only some of its experiments have."""
         return _varied_keys(self.points)
 
     @cached_property
@@ -58,7 +58,7 @@ class SweepResult:
 
 
 def _varied_keys(points: Sequence[Point]) -> list[str]:
-    """Return every setting that the grid varies, also those that only some of its experiments have."""
+    """Return every setting that the grid varies, including those that only some of its experiments have."""
     return list(dict.fromkeys(key for point in points for key in point.varied))
 
 
@@ -80,7 +80,7 @@ def paired(frame: pd.DataFrame, varied: Sequence[str], rule: str) -> pd.DataFram
     """Compare the methods' fairness and best accuracy with the first one's, seed by seed.
 
     Differences are taken between runs that differ in their method alone, and summed up over seeds only; p is that of a
-    paired t-test, from 3 pairs on.
+    paired t-test, for 3 pairs or more.
     """
     if "method.name" not in varied or frame.empty:
         return pd.DataFrame()
@@ -125,5 +125,5 @@ def _cell(value: object) -> object:
 
 
 def setting_text(value: object) -> str:
-    """Write a setting; a column in which some have none turns whole numbers into 32.0."""
+    """Write a setting; pandas turns whole numbers into 32.0 where a column has gaps."""
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -75,7 +75,7 @@ class Tracking(Listener):
             self._end(job, "failed")
 
     def close(self, how: Ending) -> None:
-        """End the runs that have not come to their end."""
+        """End the runs that have not finished."""
         for job in list(self._open):
             self._end(job, how)
 

@@ -36,7 +36,7 @@ class MLflow:
             self._open()
 
     def begin(self, name: str, settings: Mapping[str, Any]) -> "_MLflowRun":
-        """Open a run; earlier ones of that name stay, as is usual there."""
+        """Open a run; earlier ones of that name stay, as MLflow users expect."""
         client, experiment = self._open()
         run_id = client.create_run(experiment, run_name=name).info.run_id
         params = [self._entities.Param(key, setting_text(value)) for key, value in settings.items()]

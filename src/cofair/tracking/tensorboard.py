@@ -57,7 +57,7 @@ class _TensorBoardRun:
 
 
 def _new_folder(root: Path) -> Path:
-    """Make a folder that no earlier run has, named by the time."""
+    """Make a new folder, named after the time."""
     now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     with explaining_write_errors(root):
         for name in (now, *(f"{now}-{k}" for k in range(2, 1000))):

@@ -24,7 +24,7 @@ class WeightsAndBiases:
         self.look = f"wandb, project {self._project}" if self._mode == "online" else offline
 
     def begin(self, name: str, settings: Mapping[str, Any]) -> "_WandbRun":
-        """Open a run beside those that are open; earlier ones of that name stay, as is usual there."""
+        """Open a run next to those that are open; earlier ones of that name stay, as W&B users expect."""
         with explaining_write_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         quiet = self._wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True)
