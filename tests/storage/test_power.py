@@ -1,5 +1,7 @@
 """The power goes at the moment when somebody is told of a round: everything that was told is on the disk."""
 
+from dataclasses import replace
+
 import pytest
 
 from cofair.config.experiment import Experiment
@@ -24,7 +26,7 @@ def disk(monkeypatch, tmp_path):
 
 
 def without_seconds(records):
-    return [{**vars(record), "seconds": None} for record in records]
+    return [replace(record, seconds=0.0) for record in records]
 
 
 @pytest.mark.parametrize("every", [0, 2, None])
