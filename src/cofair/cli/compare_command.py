@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cofair.cli import setting_up
+from cofair.cli import command_inputs
 from cofair.cli.options import Device, Json, Load, Out, Overwrite, Resume, Set, Track, Workers
 
 
@@ -40,17 +40,17 @@ def compare(
     from cofair.runs.compare import compare as run_comparison
     from cofair.runs.jobs import raise_if_missing
 
-    setting_up.load_methods(load)
-    setting_up.check_rule(rule, list(RULES))
-    names = all_methods() if methods == "all" else setting_up.names_in(methods)
+    command_inputs.load_methods(load)
+    command_inputs.check_rule(rule, list(RULES))
+    names = all_methods() if methods == "all" else command_inputs.names_in(methods)
     options = {
         "federation.data": data, "federation.scene": scene, "federation.clients": clients,
         "training.rounds": rounds, "run.device": device, "run.joint": True if rule == "joint" else None,
     }  # fmt: skip
-    chosen = setting_up.experiment_of(experiment, options, change)
+    chosen = command_inputs.experiment_of(experiment, options, change)
     if rule != "last" and not any(text.startswith("run.evaluate_every") for text in change or ()):
         chosen = chosen.with_run(evaluate_every=1)  # these rules choose among rounds: test all of them
-    setting_up.check_resume(resume, out, overwrite)
+    command_inputs.check_resume(resume, out, overwrite)
     with watched(track, out, len(names) * seeds, together=workers > 1) as (listener, tracking):
         comparison = run_comparison(
             chosen, names, seeds, out, overwrite=overwrite, resume=resume, workers=workers, load=load or (),

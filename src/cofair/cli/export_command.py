@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cofair.cli import setting_up
+from cofair.cli import command_inputs
 from cofair.cli.options import Load
 
 
@@ -20,6 +20,6 @@ def export(
     """Write a client's reward as safetensors, and as a program that PyTorch runs without cofair."""
     from cofair.runs.folder_rewards import export_from_folder
 
-    setting_up.load_methods(load)
+    command_inputs.load_methods(load)
     tensors, program = export_from_folder(folder, client, file)
     print(f"Written: {tensors}, and {program}, which torch.export.load({str(program)!r}).module() loads.")

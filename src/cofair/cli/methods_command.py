@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 
-from cofair.cli import setting_up
+from cofair.cli import command_inputs
 from cofair.cli.options import Json, Load
 
 
@@ -15,7 +15,7 @@ def methods(load: Load = None, as_json: Json = False) -> None:
     from cofair.methods import METHODS
     from cofair.settings import describe
 
-    setting_up.load_methods(load)
+    command_inputs.load_methods(load)
     if as_json:
         print_json(
             [

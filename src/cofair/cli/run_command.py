@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cofair.cli import setting_up
+from cofair.cli import command_inputs
 from cofair.cli.options import Device, Json, Load, Out, Overwrite, Resume, Set, Track
 
 
@@ -26,9 +26,9 @@ def run(
     from cofair.runs.single import run_experiment
     from cofair.storage.folder import RunFolder
 
-    setting_up.load_methods(load)
-    chosen = setting_up.experiment_of(experiment, {"run.device": device}, change)
-    setting_up.check_resume(resume, out, overwrite)
+    command_inputs.load_methods(load)
+    chosen = command_inputs.experiment_of(experiment, {"run.device": device}, change)
+    command_inputs.check_resume(resume, out, overwrite)
     folder = None if out is None else RunFolder(out, overwrite=overwrite, resume=resume)
     with watched(track, out) as (listener, tracking):
         result = run_experiment(chosen, folder, listener)

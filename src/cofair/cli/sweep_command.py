@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cofair.cli import setting_up
+from cofair.cli import command_inputs
 from cofair.cli.options import Device, Json, Load, Resume, Set, Track, Workers
 
 
@@ -30,8 +30,8 @@ def sweep(
     from cofair.runs.jobs import raise_if_missing
     from cofair.runs.sweep import sweep as run_sweep
 
-    setting_up.load_methods(load)
-    setting_up.check_rule(rule, RULES)
+    command_inputs.load_methods(load)
+    command_inputs.check_rule(rule, RULES)
     overrides = (*(change or ()), *([] if device is None else [f"run.device={device}"]))
     points = read_grid(read_file(grid), overrides)
     with watched(track, out, len(points), together=True) as (listener, tracking):

@@ -4,7 +4,7 @@ from string import ascii_lowercase, ascii_uppercase
 
 from cofair.data.datasets import digits, origins
 from cofair.data.datasets.dataset_entry import DatasetEntry, Format, Variant
-from cofair.data.datasets.formats import cifar, idx, packed, sentences, svhn, tiny_imagenet
+from cofair.data.datasets.formats import cifar, idx, npz_pack, sentences, svhn, tiny_imagenet
 from cofair.data.datasets.registries import Debian, Npm
 from cofair.errors import UsageError, nearest
 
@@ -142,7 +142,7 @@ _ALL = (
                 "emnist-byclass-train-images-idx3-ubyte and the other three IDX files, plain or .gz",
                 idx.emnist_reader("byclass", first_label=0),
             ),
-            Format("emnist_byclass_116k.npz", packed.read_npz("emnist_byclass_116k.npz"), published=False),
+            Format("emnist_byclass_116k.npz", npz_pack.read_npz("emnist_byclass_116k.npz"), published=False),
         ),
         archives=("gzip.zip",),
         origin=origins.EMNIST,
@@ -170,7 +170,7 @@ _ALL = (
                 "emnist-letters-train-images-idx3-ubyte and the other three IDX files, plain or .gz",
                 idx.emnist_reader("letters", first_label=1),
             ),
-            Format("emnist_letters_122k.npz", packed.read_npz("emnist_letters_122k.npz"), published=False),
+            Format("emnist_letters_122k.npz", npz_pack.read_npz("emnist_letters_122k.npz"), published=False),
         ),
         archives=("gzip.zip",),
         origin=origins.EMNIST,

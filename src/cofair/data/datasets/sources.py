@@ -11,7 +11,7 @@ from cofair.data.datasets.archives import Files, Folder, open_files
 from cofair.data.datasets.content import Content
 from cofair.data.datasets.dataset_entry import DatasetEntry, Variant
 from cofair.data.datasets.download import check, download
-from cofair.data.datasets.formats import packed
+from cofair.data.datasets.formats import npz_pack
 from cofair.data.datasets.store import NOT_VERIFIED, Progress
 from cofair.data.datasets.verification import verify
 from cofair.errors import CofairError, RunError, UsageError
@@ -142,12 +142,12 @@ def read_path(entry: DatasetEntry, path: Path, report: Progress) -> Fetched:
 
 def _read_path(entry: DatasetEntry, path: Path) -> Fetched:
     if path.is_dir():
-        stored = packed.find_stored(path, entry.name)
+        stored = npz_pack.find_stored(path, entry.name)
         archives = [path / name for name in entry.archives if (path / name).is_file()]
         if stored or archives:
             return _read_path(entry, stored or archives[0])
-    if packed.is_stored(path, entry.name):
-        content, metadata = packed.read_stored(path, entry.name)
+    if npz_pack.is_stored(path, entry.name):
+        content, metadata = npz_pack.read_stored(path, entry.name)
         checked = str(metadata.get("verified")).startswith(FILES_CHECKED)
         source = f"{metadata.get('source')}, carried as {path}"
         return Fetched(content, source, dict(metadata.get("files", {})), checked=checked)
