@@ -28,7 +28,7 @@ from cofair.errors import RunError
 from cofair.runs.run import drive, prepare_all
 
 FREE_RIDERS = ("nothing", "noise", "echo", "follow")
-ATTACKS = (*FREE_RIDERS, "label_flip", "sign_flip", "scale", "nan", "copy", "sybil", "defect", "defect, measured anew")
+ATTACKS = (*FREE_RIDERS, "label_flip", "sign_flip", "scale", "nan", "copy", "sybil", "defect", "defect, measured again")
 SINGLE = ("copy", "sybil")  # one attacker; three of the others
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {},
@@ -62,7 +62,7 @@ def tables(attack: str, seed: int, given: argparse.Namespace, defence: str = "no
         found["attack"] = {"name": attack.partition(",")[0], "clients": 1 if attack in SINGLE else 3}
     if attack.startswith("defect"):
         found["attack"]["from_round"] = given.rounds // 2 + 1
-    if attack.endswith("measured anew") or defence == "contribution.every":
+    if attack.endswith("measured again") or defence == "contribution.every":
         found["contribution"] = {"every": given.rounds // 4}
     return found
 

@@ -57,6 +57,18 @@ def test_importing_cofair_loads_neither_torch_nor_numpy():
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", *ROOT.glob("examples/*.ipynb")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+    "page", sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", *ROOT.glob("examples/*.ipynb")])
+)
+def test_pages_import_from_cofair_alone(page):
+    """From cofair itself, or from one of its public modules."""
+    found = re.findall(r"(?:from|import) cofair\.(\w+)", page.read_text(encoding="utf-8"))
+    assert set(found) <= {*cofair._MODULES, "flower"}
+
+
 def test_the_example_imports_from_cofair_alone():
     tree = ast.parse((ROOT / "examples" / "my_method.py").read_text(encoding="utf-8"))
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

@@ -205,3 +205,13 @@ def test_a_comparison_in_which_a_run_fails_prints_the_others_and_says_which(tmp_
     reason, sentence = done.stderr.strip().splitlines()
     assert reason.startswith("cgsv-seed0: Training diverged by round 1")
     assert sentence == "error: 1 of 2 runs did not finish, for the reasons above: cgsv-seed0."
+
+
+def test_a_sweep_in_which_everything_fails_is_an_empty_table(tmp_path, cofair):  # noqa: F811
+    grid, out = tmp_path / "grid.toml", tmp_path / "out"
+    grid.write_text(GRID.replace('["fedavg", {name = "fedsac", beta = 5}]', '[{name = "cgsv", gamma = 1e30}]'))
+    done = cofair("sweep", str(grid), "--out", str(out), "--json")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert found["table"] == found["paired"] == []
+    assert list(found["failures"]) == ["seed0-cgsv-gamma1e_30", "seed1-cgsv-gamma1e_30"]

@@ -1,3 +1,7 @@
+import gc
+import weakref
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 import torch
@@ -5,9 +9,13 @@ from torch import nn
 
 import cofair
 from cofair.config.experiment import Experiment
+from cofair.engine.vectorised import VectorisedEngine
 from cofair.errors import RunError, UsageError
 from cofair.methods.fedsac import FedSAC
+from cofair.results.listener import Listener
 from cofair.runs.compare import compare
+from cofair.runs.run import Run
+from cofair.runs.single import run_experiment
 from tests.driving import Heard
 
 SMALL = Experiment.from_dict(
@@ -104,3 +112,51 @@ def test_data_and_a_model_of_ones_own_are_compared():
     assert [outcome.sizes for outcome in comparison.outcomes] == [(10, 50)] * 4
     with pytest.raises(UsageError, match="Several workers need an experiment that names everything"):
         compare(SMALL, ["fedavg"], 2, workers=2, federation=federation, model=lambda: nn.Linear(4, 2))
+
+
+def test_nothing_of_a_run_stays_in_memory_when_it_fails_or_ends(monkeypatch):
+    alive, begun = weakref.WeakSet(), Run.__init__
+    most = []
+
+    def noted(run, *given, **options):
+        begun(run, *given, **options)
+        most.append(len(alive))
+        alive.add(run)
+
+    monkeypatch.setattr(Run, "__init__", noted)
+    monkeypatch.setattr(FedSAC, "learn", broken)
+    gc.disable()  # what waits for it may wait long
+    try:
+        compare(SMALL, ["fedsac", "fedavg", "cgsv"], 2)
+    finally:
+        gc.enable()
+    assert most == [0] * 6
+    assert not alive
+
+
+def test_a_federation_that_cannot_be_measured_fails_once_for_all_methods(monkeypatch):
+    trained, train = [], VectorisedEngine.train
+    monkeypatch.setattr(VectorisedEngine, "train", lambda self, *given: trained.append(1) or train(self, *given))
+    wild = replace(SMALL, training=replace(SMALL.training, lr=1e30))
+    with pytest.raises(RunError, match="diverged when it trained alone"):
+        compare(wild, ["fedavg", "cgsv", "fedsac"])
+    assert len(trained) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"seeds": 0}, {"workers": 0}])
+def test_no_seed_or_no_worker_is_a_sentence(wrong):
+    with pytest.raises(UsageError, match="at least one"):
+        compare(SMALL, ["fedavg"], **wrong)
+
+
+def test_a_listener_hears_of_every_end():
+    class Ends(Listener):
+        heard = ()
+
+        def finished(self, job, outcome):
+            self.heard += ((job.name, outcome.method),)
+
+    ends = Ends()
+    compare(SMALL, ["standalone", "fedavg"], listener=ends)
+    run_experiment(SMALL, listener=ends)
+    assert ends.heard == (("standalone-seed0", "standalone"), ("fedavg-seed0", "fedavg"), ("fedavg-seed0", "fedavg"))

@@ -74,7 +74,7 @@ class Coming:
         self.there = True
         return replace(self.larger.setup, engine=self), self.larger.brought
 
-    def restored(self, setup, brought):
+    def restored(self, brought):
         self.there = len(brought) == 4
         now = self.larger if self.there else self.smaller
         return replace(now.setup, engine=self), now.brought

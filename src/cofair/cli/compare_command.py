@@ -42,7 +42,7 @@ def compare(
 
     command_inputs.load_methods(load)
     command_inputs.check_rule(rule, list(RULES))
-    names = all_methods() if methods == "all" else command_inputs.names_in(methods)
+    names = all_methods() if methods == "all" else list(dict.fromkeys(command_inputs.names_in(methods)))
     options = {
         "federation.data": data, "federation.scene": scene, "federation.clients": clients,
         "training.rounds": rounds, "run.device": device, "run.joint": True if rule == "joint" else None,
@@ -59,8 +59,8 @@ def compare(
     comparison_output.print_comparison(comparison, chosen, rule, as_json=as_json)
     print_tracking(tracking, as_json=as_json)
     if out is not None:
-        folders = [out / f"{outcome.method}-seed{outcome.seed}" for outcome in comparison.outcomes]
+        folders = [job.path for job in comparison.jobs]
         report_command.print_written(
             f"{out / 'summary.csv'}, {out / 'clients.csv'} and a folder for each run.", folders, out, as_json=as_json
         )
-    raise_if_missing(list(comparison.failures), len(names) * seeds)
+    raise_if_missing(list(comparison.failures), len(comparison.outcomes) + len(comparison.failures))

@@ -26,7 +26,8 @@ def print_comparison(result: Comparison, experiment: Experiment, rule: str, *, a
     if as_json:
         clients = json.loads(result.clients_frame().to_json(orient="records"))
         methods = json.loads(frame.to_json(orient="records"))
-        print_json({"experiment": experiment.to_dict(), "methods": methods, "clients": clients})
+        parts = {"experiment": experiment.to_dict(), "methods": methods, "clients": clients}
+        print_json({**parts, "failures": result.failures})
         return
     console = output()
     console.print(f"[bold]{_title(experiment, rule)}[/]")
@@ -75,7 +76,7 @@ def _notes(console: Console, frame: pd.DataFrame, columns: Sequence[Column], lay
 
 def _clients(console: Console, outcomes: Sequence[Sequence[Outcome]], experiment: Experiment) -> None:
     """Print what each client brought and got, the mean over seeds; methods in as many blocks as the width needs."""
-    seeds = outcomes[0]
+    seeds = max(outcomes, key=len)  # of a method whose runs failed there are fewer
     names = seeds[0].names
     if len(names) > SHOWN_CLIENTS:
         console.print(f"[dim]{len(names)} clients: see clients.csv (--out DIR) for each of them.[/]")
@@ -87,14 +88,13 @@ def _clients(console: Console, outcomes: Sequence[Sequence[Outcome]], experiment
     left = list(outcomes)
     while left:
         count = len(left)
-        while count > 1 and narrowest(console, _block(left[:count])) > console.width:
+        while count > 1 and narrowest(console, _block(left[:count], seeds)) > console.width:
             count -= 1
-        print_table(console, _block(left[:count]))
+        print_table(console, _block(left[:count], seeds))
         left = left[count:]
 
 
-def _block(outcomes: Sequence[Sequence[Outcome]]) -> Table:
-    seeds = outcomes[0]
+def _block(outcomes: Sequence[Sequence[Outcome]], seeds: Sequence[Outcome]) -> Table:
     table = new_table()
     table.add_column("client", no_wrap=True)
     for column in ("samples", "brought", *[f"got:\n{escape(own[0].method)}" for own in outcomes]):

@@ -10,17 +10,18 @@ from rich.markup import escape
 from cofair.cli.console import new_table, output, print_table
 from cofair.cli.headline import print_headline
 from cofair.results.columns import MEASURED, NAMED, shown
-from cofair.results.sweep_result import SweepResult, setting_text
+from cofair.results.sweep_result import SweepResult, short_setting
 
 
 def print_sweep(result: SweepResult, rule: str, *, as_json: bool) -> None:
     """Print the table of a sweep and its paired comparisons."""
-    if result.frame.empty:
-        return
     varied, table, pairs = result.varied, result.to_frame(), result.paired(rule)
     if as_json:
-        own = {"table": table, "paired": pairs}
-        print(json.dumps({name: json.loads(part.to_json(orient="records")) for name, part in own.items()}, indent=1))
+        parts = {"table": table, "paired": pairs}
+        own = {name: json.loads(part.to_json(orient="records")) for name, part in parts.items()}
+        print(json.dumps({**own, "failures": result.failures}, indent=1))
+        return
+    if table.empty:
         return
     console = output()
     keys = [key for key in varied if key != "run.seed"]
@@ -28,7 +29,7 @@ def print_sweep(result: SweepResult, rule: str, *, as_json: bool) -> None:
     rows = [{str(key): value for key, value in row.items()} for row in read.to_dict(orient="records")]
     print_headline(
         console, [key.partition(".")[2] if key != "method.name" else "method" for key in keys],
-        [(["" if pd.isna(row[key]) else setting_text(row[key]) for key in keys], row) for row in rows],
+        [(["" if pd.isna(row[key]) else short_setting(row[key]) for key in keys], row) for row in rows],
         shown(read, MEASURED), trailing=["seeds"], undefined="–",
     )  # fmt: skip
     if len(pairs):

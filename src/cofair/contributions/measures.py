@@ -107,7 +107,7 @@ def _divergence(given: Evidence) -> Tensor:
         if not len(own):
             found.append(models.new_tensor(torch.inf, dtype=torch.float64))
             continue
-        lists, random = [], given.generator  # begun anew for each client, so that their order does not matter
+        lists, random = [], given.generator  # started again for each client, so that their order does not matter
         for scorer in (Scorer(problem, own), given.scorer):
             losses = scorer.score(model, per_sample=True).losses
             assert losses is not None  # asked for

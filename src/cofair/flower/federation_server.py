@@ -1,7 +1,7 @@
 """The organiser's side: a ServerApp around an experiment file."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from cofair.flower.newcomers import Newcomers
 from cofair.flower.remote_setup import RemoteSetups
 from cofair.flower.traffic import Traffic
 from cofair.flower.upload_collector import largest_upload
-from cofair.results.listener import Callback, Listener, as_listener
+from cofair.results.listener import Callback, Listener, Listeners, as_listener
 from cofair.results.record import Record
 from cofair.results.result import Result
 from cofair.runs.measurement import measured
@@ -95,7 +95,8 @@ def serve(
         brought = measured(setup, [experiment.method], known)
         remote.write(everybody)
         newcomers = Newcomers(grid, list(members), everybody, question, wait, engine, remote)
-        counting = _TrafficListener(engine, path, as_listener(listener))
+        heard = as_listener(listener)
+        counting = Listeners(_TrafficListener(engine, path), *([] if heard is None else [heard]))
         run = Run(Job(experiment, path), setup, brought, journal=journal, listener=counting, newcomers=newcomers)
         engine.trainings = lambda t: len(experiment.method.phases(run.server, t))
         engine.head = lambda: journal.head
@@ -114,23 +115,15 @@ def with_deployment_defaults(experiment: Experiment) -> Experiment:
 
 @dataclass(frozen=True)
 class _TrafficListener(Listener):
-    """Writes how many bytes were sent, then passes rounds on."""
+    """Writes after every tested round how many bytes were sent."""
 
     engine: GridEngine
     folder: Path | None
-    listener: Listener | None
-
-    def notes(self, job: Job, notes: Sequence[str]) -> None:
-        """Pass notes on."""
-        if self.listener is not None:
-            self.listener.notes(job, notes)
 
     def tested(self, job: Job, record: Record) -> None:
-        """Write the bytes, and pass the round on."""
+        """Write the bytes."""
         if self.folder is not None:
             self.engine.traffic.write(self.folder, self.engine.problem.federation.names)
-        if self.listener is not None:
-            self.listener.tested(job, record)
 
 
 def _own_side(

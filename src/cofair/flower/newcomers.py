@@ -20,7 +20,7 @@ from cofair.flower.grid_engine import GridEngine
 from cofair.flower.remote_federation import Member, identities
 from cofair.flower.remote_setup import RemoteSetups
 from cofair.methods import Server
-from cofair.runs.measurement import Brought, brought
+from cofair.runs.measurement import Brought, measure_brought
 from cofair.runs.setup import Setup
 
 LOG = logging.getLogger("flwr.cofair")
@@ -44,7 +44,7 @@ class Newcomers:
 
     def before(self, setup: Setup, server: Server, t: int) -> tuple[Setup, Brought] | None:
         """Return the set-up with those that came before round t, and what everybody brings; None if nobody came."""
-        if not self.waiting.newcomers:
+        if not self.waiting.newcomers or setup.experiment.method.needs_alone:  # which was measured at the start only
             return None
         self.engine.begin_round(t)  # newcomers may use up to half of the round's time
         there = identities(self.grid)
@@ -59,13 +59,15 @@ class Newcomers:
             self.remote.write(self.members)
         return joined
 
-    def restored(self, setup: Setup, contributions: Tensor) -> tuple[Setup, Brought]:
-        """Return the set-up with everybody that came before the server was restarted, and what they brought."""
+    def restored(self, contributions: Tensor) -> tuple[Setup, Brought] | None:
+        """Return the set-up with everybody who had come before the server was restarted; None where nobody had."""
+        larger = None
         if len(contributions) > len(self.members):
             self.members[:] = self.known[: len(contributions)]
             setup = self._enlarge(self.members)
+            larger = setup, measure_brought(setup, known=contributions)
         self.remote.write(self.members)
-        return setup, brought(setup, known=contributions)
+        return larger
 
     def _ask(self, new: dict[str, NodeInfo]) -> None:
         """Ask new nodes; one that refuses or is refused does not take part in this run."""
@@ -89,8 +91,8 @@ class Newcomers:
         if measure.needs_training:
             asked = range(before if measure.independent else 0, clients)
             until = time.monotonic() + self.waiting.round_seconds / 4
-            uploads = self.engine.ask(larger.training_alone, asked, 1, until)
-            trained = Training(larger.training_alone, ClientStates(), 1), (uploads, ClientStates())
+            uploads = self.engine.ask(larger.alone_rewards, asked, 1, until)
+            trained = Training(larger.alone_rewards, ClientStates(), 1), (uploads, ClientStates())
             present = uploads.present
             others = [k for k in asked if k < before and int(larger.problem.federation.sizes[k])]
             if not bool(present[others].all()):  # this measure would misjudge newcomers without all the others
@@ -100,7 +102,8 @@ class Newcomers:
         contributions = None
         if arrived:
             try:
-                found = brought(larger, trained, forgiving=True)  # a newcomer that diverges does not end the run
+                # a newcomer that diverges does not end the run
+                found = measure_brought(larger, trained, forgiving=True)
                 places = [k for k in range(before, clients) if bool(present[k])]
                 contributions = torch.cat([server.contributions, found.contributions[places]])
             except CofairError as error:
@@ -112,7 +115,7 @@ class Newcomers:
         for member in arrived:
             LOG.info("Client %r has joined and takes part from now on (%s).", member.name, member.identity)
         setup = self._enlarge(self.members)
-        return setup, brought(setup, known=contributions)
+        return setup, measure_brought(setup, known=contributions)
 
     def _note_tries(self, ready: Sequence[Member], arrived: Sequence[Member]) -> None:
         for member in ready:

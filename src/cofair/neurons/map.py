@@ -138,15 +138,6 @@ class NeuronMap:
         named = zip(self.layers, self.slices, strict=True)
         return {layer.mask: neuron_masks[:, where] for layer, where in named if layer.mask is not None}
 
-    def kept_entries(self, mask: Tensor) -> dict[str, dict[int, Tensor]]:
-        """Return, by parameter and dimension, which entries a mask (K,) keeps."""
-        padded = torch.cat([mask.bool(), mask.new_ones(1, dtype=torch.bool)])
-        keep: dict[str, dict[int, Tensor]] = {}
-        for axis in self._axes:
-            dims = keep.setdefault(axis.parameter, {})
-            dims[axis.dim] = padded[axis.owner_on(mask.device)] & dims.get(axis.dim, True)
-        return {name: {dim: kept.nonzero()[:, 0] for dim, kept in dims.items()} for name, dims in keep.items()}
-
     @property
     def first_order_names(self) -> list[str]:
         """Name what scales each neuron's activation: its readers, its mask, or for want of these its makers."""

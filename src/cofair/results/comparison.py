@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from cofair.config.job import Job
 from cofair.results import notebook
 from cofair.results.columns import COUNTED, MEASURED, over_seeds
 from cofair.results.result import Outcome
@@ -15,6 +16,7 @@ class Comparison:
 
     outcomes: tuple[Outcome, ...]
     failures: dict[str, str] = field(default_factory=dict)  # by run: why it did not finish
+    jobs: tuple[Job, ...] = ()  # of the outcomes, where they were run together
 
     @property
     def methods(self) -> list[str]:

@@ -51,6 +51,9 @@ class SweepResult:
         """Return the methods compared with the first one, seed by seed."""
         return paired(self.frame, self.varied, rule)
 
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False, na_rep="–"))
+
     @property
     def missing(self) -> list[Job]:
         """Return the runs that did not finish."""
@@ -66,6 +69,8 @@ def grouped(frame: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
     """Return one row per combination without the seed: mean and sample standard deviation over seeds."""
     keys = [key for key in (*varied, "rule") if key != "run.seed"]
     rows = []
+    if frame.empty:  # every run failed
+        return pd.DataFrame()
     for values, own in frame.groupby(keys, sort=False, dropna=False):
         row: dict[str, Any] = dict(zip(keys, values if isinstance(values, tuple) else (values,), strict=True))
         row["seeds"] = len(own)
@@ -112,7 +117,7 @@ def _difference(runs: pd.DataFrame, against: pd.DataFrame, name: str) -> dict[st
 
 def _label(row: "pd.Series[Any]", varied: Sequence[str]) -> str:
     settings = [
-        f"{key.partition('.')[2]} {setting_text(row[key])}"
+        f"{key.partition('.')[2]} {short_setting(row[key])}"
         for key in varied
         if key.startswith("method.") and key != "method.name" and not pd.isna(row.get(key))
     ]
@@ -124,6 +129,6 @@ def _cell(value: object) -> object:
     return str(list(value)) if isinstance(value, list | tuple) else value
 
 
-def setting_text(value: object) -> str:
+def short_setting(value: object) -> str:
     """Write a setting; pandas turns whole numbers into 32.0 where a column has gaps."""
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -13,8 +13,7 @@ from cofair.engine.losses import Loss
 from cofair.errors import RunError, UsageError
 from cofair.results.comparison import Comparison
 from cofair.results.listener import Callback, Listener, Listeners, as_listener
-from cofair.results.result import Outcome
-from cofair.runs.jobs import run_jobs
+from cofair.runs.jobs import Collected, run_jobs
 from cofair.runs.setup import Model, Parts
 from cofair.storage.folder import RunFolder, refuse_earlier, write_whole
 
@@ -57,6 +56,8 @@ def compare(
     """
     if not methods:
         raise UsageError("Name at least one method to compare.")
+    if seeds < 1:
+        raise UsageError(f"A comparison needs at least one seed, not {seeds}.")
     chosen = [experiment.with_method(name).method for name in dict.fromkeys(methods)]
     out = None if out is None else Path(out)
     if out is not None:
@@ -67,31 +68,24 @@ def compare(
     for job in jobs:
         if job.folder is not None:
             RunFolder(job.folder, overwrite=overwrite, resume=resume)  # which refuses what it may not replace
-    collected, heard = _Collected(), as_listener(listener)
-    everybody = collected if heard is None else Listeners(heard, collected)
+    collected, heard = Collected(), as_listener(listener)
     run_jobs(
-        jobs, everybody, lockstep=False, workers=workers, load=load, overwrite=overwrite, resume=resume,
-        parts=Parts(federation, model, loss, metric),
+        jobs, collected if heard is None else Listeners(heard, collected), lockstep=False, workers=workers, load=load,
+        overwrite=overwrite, resume=resume, parts=Parts(federation, model, loss, metric),
+        then=lambda: _write(_comparison(jobs, collected), out),
     )  # fmt: skip
-    outcomes = tuple(collected.outcomes[job] for job in jobs if job in collected.outcomes)
-    if not outcomes:
+    comparison = _comparison(jobs, collected)
+    if not comparison.outcomes:
         raise RunError(next(iter(collected.failures.values())))
-    comparison = Comparison(outcomes, collected.failures)
-    if out is not None:
-        write_whole(out / "summary.csv", comparison.every_rule().to_csv(index=False))
-        write_whole(out / "clients.csv", comparison.clients_frame().to_csv(index=False))
     return comparison
 
 
-class _Collected(Listener):
-    """Collects what runs measured, and why others failed."""
+def _comparison(jobs: Sequence[Job], collected: Collected) -> Comparison:
+    finished = [job for job in jobs if job in collected.outcomes]
+    return Comparison(tuple(collected.outcomes[job] for job in finished), collected.failures, tuple(finished))
 
-    def __init__(self) -> None:
-        self.outcomes: dict[Job, Outcome] = {}
-        self.failures: dict[str, str] = {}
 
-    def failed(self, job: Job, reason: str) -> None:
-        self.failures[job.name] = reason
-
-    def finished(self, job: Job, outcome: Outcome) -> None:
-        self.outcomes[job] = outcome
+def _write(comparison: Comparison, out: Path | None) -> None:
+    if out is not None and comparison.outcomes:
+        write_whole(out / "summary.csv", comparison.every_rule().to_csv(index=False))
+        write_whole(out / "clients.csv", comparison.clients_frame().to_csv(index=False))

@@ -45,6 +45,7 @@ class _SharedFederation:
     def __init__(self, jobs: Sequence[Job], listener: Listener, parts: Parts | None) -> None:
         self._jobs, self._listener, self._parts = jobs, listener, parts or Parts()
         self._prepared: tuple[Setup, Brought] | None = None
+        self._failure: RunError | None = None
         self._known: Tensor | None = self._parts.contributions
 
     def run_all(self, *, overwrite: bool, resume: bool) -> None:
@@ -57,14 +58,16 @@ class _SharedFederation:
             self._listener.preparing(left[0])
         methods = [job.experiment.method for job in left]
         for job in left:
-            precision, folder = job.experiment.run.precision, folders[job]
             try:
-                with choose.arithmetic(precision), open_journal(folder, job.experiment) as journal:
-                    setup, brought = self._prepared or self._prepare(job, methods, journal)
-                    run = drive(Run(job, setup, brought, journal=journal, listener=self._listener))
-                    self._listener.finished(job, run.finish())
+                self._run(job, folders[job], methods)
             except RunError as error:
                 self._listener.failed(job, str(error))
+
+    def _run(self, job: Job, folder: RunFolder | None, methods: Sequence[Method[Any]]) -> None:
+        experiment = job.experiment
+        with choose.arithmetic(experiment.run.precision), open_journal(folder, experiment) as journal:
+            setup, brought = self._prepared or self._prepare(job, methods, journal)
+            drive(Run(job, setup, brought, journal=journal, listener=self._listener)).finish()
 
     def _is_finished(self, job: Job) -> bool:
         """Say whether a run is finished in its folder; if it is, pass on what it measured."""
@@ -75,7 +78,15 @@ class _SharedFederation:
         return outcome is not None
 
     def _prepare(self, job: Job, methods: Sequence[Method[Any]], journal: Journal) -> tuple[Setup, Brought]:
+        """Set up and measure once; where that fails, it fails for all runs of the federation."""
+        if self._failure is not None:
+            raise self._failure
         setup = set_up(job.experiment, self._parts, methods=methods)
         known = self._known if self._known is not None else journal.contributions
-        self._prepared = setup, measured(setup, methods, known, given=self._parts.contributions is not None)
+        try:
+            brought = measured(setup, methods, known, given=self._parts.contributions is not None)
+        except RunError as error:
+            self._failure = error
+            raise
+        self._prepared = setup, brought
         return self._prepared

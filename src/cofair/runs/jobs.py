@@ -1,6 +1,6 @@
 """Many runs, in one process or shared by several: what comparisons, sweeps and reproductions have in common."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from cofair.data import datasets
 from cofair.engine import choose
 from cofair.errors import RunError, UsageError
 from cofair.results.listener import Listener
+from cofair.results.result import Outcome
 from cofair.runs import workers as processes
 from cofair.runs.in_turn import run_in_turn
 from cofair.runs.lockstep_batch import run_in_lockstep
@@ -22,19 +23,22 @@ _NAMED = 10  # runs that did not finish; a sentence has no room for more
 
 def run_jobs(
     jobs: Sequence[Job], listener: Listener, *, lockstep: bool, workers: int = 1, load: Sequence[Path] = (),
-    parts: Parts | None = None, overwrite: bool = False, resume: bool = False,
+    parts: Parts | None = None, overwrite: bool = False, resume: bool = False, then: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
-    """Run jobs in lockstep or in turn, in this process or in several; `load` names files that register methods."""
+    """Run jobs in lockstep or in turn, in this process or in several; `load` names files that register methods.
+
+    `then` is called while the folders are still locked, to write tables of what was measured.
+    """
+    if workers < 1:
+        raise UsageError(f"There must be at least one worker, not {workers}.")
     if lockstep:
         check_lockstep(jobs)
-    if not jobs:
-        return
     if workers > 1 and parts is not None and parts.names:
         raise UsageError(
             f"Several workers need an experiment that names everything, but {', '.join(sorted(parts.names))} was given "
             "in Python: leave workers at 1."
         )
-    divided = batches(jobs, workers) if lockstep or workers > 1 else [list(jobs)]
+    divided = batches(jobs, workers) if jobs and (lockstep or workers > 1) else [list(jobs)]
     with ExitStack() as locks:
         # one lock for all runs of a sweep, as open files may be scarce
         for folder in sorted({job.folder.parent for job in jobs if job.folder is not None}):
@@ -42,12 +46,31 @@ def run_jobs(
         if workers > 1 and len(divided) > 1:
             way = processes.Way(lockstep, overwrite, resume, min(workers, len(divided)), tuple(load))
             processes.share(divided, way, listener)
-            return
-        for batch in divided:
-            if lockstep:
-                run_in_lockstep(batch, listener)
-            else:
-                run_in_turn(batch, listener, parts, overwrite=overwrite, resume=resume)
+        else:
+            for batch in divided if jobs else []:
+                if lockstep:
+                    run_in_lockstep(batch, listener)
+                else:
+                    run_in_turn(batch, listener, parts, overwrite=overwrite, resume=resume)
+        if then is not None:
+            then()
+
+
+class Collected(Listener):
+    """Collects what runs measured, and why others failed."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.outcomes: dict[Job, Outcome] = {}
+        self.failures: dict[str, str] = {}
+
+    def failed(self, job: Job, reason: str) -> None:
+        """Keep why a run failed."""
+        self.failures[job.name] = reason
+
+    def finished(self, job: Job, outcome: Outcome) -> None:
+        """Keep what a run measured."""
+        self.outcomes[job] = outcome
 
 
 def unfinished(jobs: Iterable[Job]) -> list[Job]:

@@ -16,7 +16,7 @@ from cofair.engine.lockstep import Lockstep, Request
 from cofair.engine.protocol import Training
 from cofair.errors import CofairError
 from cofair.results.listener import Listener, Listeners
-from cofair.runs.measurement import Brought, brought, training_alone
+from cofair.runs.measurement import Brought, measure_brought, training_alone
 from cofair.runs.run import Run
 from cofair.runs.scheduling import most_rows, shared_settings
 from cofair.runs.setup import Setup, set_up
@@ -85,21 +85,24 @@ def run_together(jobs: Sequence[Job], pool: Pool, listener: Listener, trainer: t
     """Run some experiments in lockstep, all at once, from their contributions to their last round."""
     journals = {job: journal for job in jobs if (journal := _journal(job, len(jobs), listener)) is not None}
     clock = _shared_clock(len(jobs))
-    runs = [
-        Run(job, *prepared, journal=journals[job], listener=listener, clock=clock, engine=Lockstep.__name__)
-        for job, prepared in _prepared(journals, pool, listener).items()
-    ]
+    start = partial(Run, listener=listener, clock=clock, engine=Lockstep.__name__, keeps_models=False)
+    runs = {
+        k: start(job, *prepared, journal=journals[job])
+        for k, (job, prepared) in enumerate(_prepared(journals, pool, listener).items())
+    }
     if not runs:
         return
-    waiting = {k: _next(run, listener, run.start) for k, run in enumerate(runs)}
-    lockstep = trainer([run.problem for run in runs])
+    lockstep = trainer([run.problem for run in runs.values()])
+    waiting = {k: _next(run, listener, run.start) for k, run in runs.items()}
     try:
         while asked := {k: training for k, training in waiting.items() if training is not None}:
+            for k in runs.keys() - asked.keys():  # what has ended holds models that others need the memory of
+                runs.pop(k).close()
             requests = [Request(k, training.rewards, training.clients, training.t) for k, training in asked.items()]
             answers = dict(zip(asked, lockstep.train(requests), strict=True))
-            waiting = {k: _next(runs[k], listener, partial(runs[k].advance, answers[k])) for k in asked}
+            waiting = {k: _next(runs[k], listener, partial(runs[k].advance, answers.pop(k))) for k in asked}
     finally:
-        for run in runs:
+        for run in runs.values():
             run.close()
 
 
@@ -108,7 +111,7 @@ def _next(run: Run, listener: Listener, step: Callable[[], Training | None]) -> 
     try:
         training = step()
         if training is None:
-            listener.finished(run.job, run.finish())
+            run.finish()
         return training
     except CofairError as error:
         listener.failed(run.job, str(error))
@@ -151,7 +154,7 @@ def _prepared(journals: dict[Job, Journal], pool: Pool, listener: Listener) -> P
     found: Prepared = {}
     for key, setup in setups.items():
         try:
-            contributions = brought(setup, trained.get(key), known.get(key))
+            contributions = measure_brought(setup, trained.get(key), known.get(key))
         except CofairError as error:
             for job in shared[key]:
                 listener.failed(job, str(error))

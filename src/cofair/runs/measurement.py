@@ -12,6 +12,7 @@ from cofair.engine.protocol import ClientStates, Rewards, Trained, Training, Upl
 from cofair.errors import RunError, UsageError
 from cofair.methods import Method, Server
 from cofair.methods.rules.aggregation import Aggregation
+from cofair.results.record import are_accuracies
 from cofair.rounds.client_status import ClientStatus
 from cofair.runs.setup import Setup
 
@@ -29,10 +30,10 @@ def training_alone(setup: Setup, methods: Sequence[Method[Any]], known: Tensor |
     """Return the training alone that runs of these methods need first; None where they need none."""
     measured = known is None and contributions.find(setup.experiment.contribution.measure).needs_training
     needed = measured or any(method.needs_alone for method in methods)
-    return Training(setup.training_alone, ClientStates(), 1) if needed else None
+    return Training(setup.alone_rewards, ClientStates(), 1) if needed else None
 
 
-def brought(
+def measure_brought(
     setup: Setup, trained: tuple[Training, Trained] | None = None, known: Tensor | None = None, *,
     forgiving: bool | None = None, given: bool = False,
 ) -> Brought:  # fmt: skip
@@ -45,7 +46,7 @@ def brought(
     if trained is not None:
         uploads = act(setup, *trained)[0]
         alone, diverged = _models(setup, uploads, setup.attack is not None if forgiving is None else forgiving)
-    accuracies = setup.experiment.contribution.measure == "standalone"
+    accuracies = are_accuracies(setup.experiment.contribution.measure, ())
     if known is None:
         known = _measure(setup, alone, diverged)
     known = _checked(known, setup)
@@ -60,7 +61,7 @@ def measured(
     """Return what everybody brings, with the set-up's own engine to train alone."""
     asked = training_alone(setup, methods, known)
     trained = None if asked is None else (asked, setup.engine.train(asked.rewards, asked.clients, asked.t))
-    return brought(setup, trained, known, given=given)
+    return measure_brought(setup, trained, known, given=given)
 
 
 def act(setup: Setup, asked: Training, trained: Trained) -> Trained:
@@ -76,7 +77,7 @@ def is_due(setup: Setup, t: int) -> bool:
 
 def handed_again(setup: Setup, t: int) -> Rewards:
     """Return what clients are handed to train alone again before round t."""
-    alone = setup.training_alone
+    alone = setup.alone_rewards
     return replace(alone, work=alone.work.again_in(t))
 
 

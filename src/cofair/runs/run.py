@@ -40,11 +40,12 @@ class Run:
     def __init__(
         self, job: Job, setup: Setup, brought: Brought, *, journal: Journal | None = None,
         listener: Listener | None = None, clock: Callable[[], float] = time.perf_counter,
-        newcomers: "Newcomers | None" = None, engine: str | None = None,
+        newcomers: "Newcomers | None" = None, engine: str | None = None, keeps_models: bool = True,
     ) -> None:  # fmt: skip
         """Take a federation and model that are set up and what everybody brings; compute and write nothing yet.
 
-        `engine` names who trains, where that is not the set-up's own.
+        `engine` names who trains, where that is not the set-up's own. Without `keeps_models` the run lets go of the
+        models that were delivered once they are tested. `state` exists from `start` on.
         """
         self.job, self.experiment = job, job.experiment
         self.setup, self.brought = setup, brought
@@ -56,7 +57,7 @@ class Run:
         self.last_round = self.experiment.method.rounds(self.experiment.training.rounds)
         self.records: list[Record] = []
         self.delivered: Delivered | None = None
-        self._ended_before = False
+        self._ended_before, self._keeps_models = False, keeps_models
         self._known_status: ClientStatus | None = None
         self._rounds: Generator[Training, Trained, None] | None = None  # None before the start
 
@@ -83,7 +84,7 @@ class Run:
     @property
     def round(self) -> int:
         """Return the round that the run has completed."""
-        return self.state.round
+        return 0 if self._rounds is None else self.state.round
 
     @property
     def contributions_are_accuracies(self) -> bool:
@@ -102,7 +103,9 @@ class Run:
         self.records += past.records
         brought = past.brought if past.state is None else past.state.status.brought
         if brought is not None and self._newcomers is not None:
-            self._enlarge(*self._newcomers.restored(self.setup, brought))
+            larger = self._newcomers.restored(brought)
+            if larger is not None:
+                self._enlarge(*larger)
             self._journal.note_clients(self._server)
         self.delivered, self._ended_before = past.delivered, past.delivered is not None
         if self._ended_before:
@@ -132,6 +135,8 @@ class Run:
         )  # fmt: skip
         if not self._ended_before:
             self._journal.finish(outcome.summary(), self.delivered)
+        if self._listener is not None:
+            self._listener.finished(self.job, outcome)
         return outcome
 
     def result(self) -> Result:
@@ -174,7 +179,8 @@ class Run:
     def tested(self, tested: TestedRound) -> None:
         """Keep, write and announce a tested round."""
         self.records.append(tested.record)
-        self.delivered = tested.delivered
+        if self._keeps_models:
+            self.delivered = tested.delivered
         self._journal.tested(tested)
         if self._listener is not None:
             self._listener.tested(self.job, tested.record)
@@ -217,8 +223,8 @@ class Newcomers(Protocol):
     def before(self, setup: Setup, server: Server, t: int) -> tuple[Setup, Brought] | None:
         """Return the set-up with those who have come before round t, last of all, and what everybody brings."""
 
-    def restored(self, setup: Setup, brought: Tensor) -> tuple[Setup, Brought]:
-        """Return the set-up with everybody who had come before the run was interrupted, and what they brought."""
+    def restored(self, contributions: Tensor) -> tuple[Setup, Brought] | None:
+        """Return the set-up with everybody who had come before the run was interrupted; None where nobody had."""
 
 
 def prepare(
@@ -244,7 +250,10 @@ def prepare_all(experiment: Experiment, methods: Sequence[Method[Any]], parts: P
 
 def drive(run: Run) -> Run:
     """Run to the end with the set-up's own engine."""
-    training = run.start()
-    while training is not None:
-        training = run.advance(run.engine.train(training.rewards, training.clients, training.t))
+    try:
+        training = run.start()
+        while training is not None:
+            training = run.advance(run.engine.train(training.rewards, training.clients, training.t))
+    finally:
+        run.close()
     return run

@@ -72,7 +72,7 @@ class Setup:
         return None if samples is None else Scorer(self.problem, samples)
 
     @property
-    def training_alone(self) -> Rewards:
+    def alone_rewards(self) -> Rewards:
         """Return what clients are handed to train by themselves."""
         work = self.experiment.training.work()
         return Rewards(self.initial, replace(work, steps=None, epochs=self.experiment.contribution.epochs, phase=ALONE))
