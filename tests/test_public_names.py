@@ -61,8 +61,6 @@ PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", *ROOT.glob("exam
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-    "page", sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", *ROOT.glob("examples/*.ipynb")])
-)
 def test_pages_import_from_cofair_alone(page):
     """From cofair itself, or from one of its public modules."""
     found = re.findall(r"(?:from|import) cofair\.(\w+)", page.read_text(encoding="utf-8"))
