@@ -22,10 +22,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.measure import prepare_all
 from cofair import methods, metrics
 from cofair.config.experiment import Experiment
 from cofair.errors import RunError
-from cofair.runs.run import drive, prepare_all
+from cofair.runs.run import drive
 
 FREE_RIDERS = ("nothing", "noise", "echo", "follow")
 ATTACKS = (*FREE_RIDERS, "label_flip", "sign_flip", "scale", "nan", "copy", "sybil", "defect", "defect, measured again")

@@ -2,10 +2,18 @@
 
 import statistics
 import time
-from collections.abc import Callable, Hashable
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
+
+from cofair.config.experiment import Experiment
+from cofair.config.job import Job
+from cofair.methods import Method
+from cofair.runs.measurement import measured
+from cofair.runs.run import Run
+from cofair.runs.setup import Parts, set_up
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -36,3 +44,10 @@ def _seconds(candidate: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - began
+
+
+def prepare_all(experiment: Experiment, methods: Sequence[Method[Any]], parts: Parts | None = None) -> list[Run]:
+    """Set up an experiment and measure what everybody brings once, and return a run for each of several methods."""
+    setup = set_up(experiment, parts, methods=methods)
+    brought = measured(setup, methods, None if parts is None else parts.contributions)
+    return [Run(Job(replace(experiment, method=method)), setup, brought) for method in methods]

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.measure import prepare_all
 from cofair import methods, metrics
 from cofair.config.experiment import Experiment
-from cofair.runs.run import drive, prepare_all
+from cofair.runs.run import drive
 
 ALWAYS = "everybody always answers"
 Cell = tuple[float | None, float]  # γ, mean accuracy

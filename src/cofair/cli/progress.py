@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,15 +21,24 @@ WIDE = 120  # columns from which there is room for a bar
 PAUSE = 30.0  # seconds at least between two lines of a sweep in a log
 
 
-@contextmanager
-def run_progress(runs: int = 1) -> Iterator[Listener]:
+def run_progress(runs: int = 1) -> AbstractContextManager[Listener]:
     """Show the run that is training, and how many of several are done."""
+    return _bars(_RunProgress, runs)
+
+
+def sweep_progress(runs: int) -> AbstractContextManager[Listener]:
+    """Show how many runs of a sweep are done, in a log with a line now and then; failures are printed as they come."""
+    return _bars(_SweepProgress, runs)
+
+
+@contextmanager
+def _bars(shown: Callable[[int, rich_progress.Progress, Console], Listener], runs: int) -> Iterator[Listener]:
     console = Console(stderr=True)
     bars = rich_progress.Progress(
         *_columns(console.width), console=console, transient=True, disable=not console.is_terminal
     )
     with bars:
-        yield _RunProgress(runs, bars, console)
+        yield shown(runs, bars, console)
 
 
 class _RunProgress(Listener):
@@ -79,17 +88,6 @@ class NotesOnce(Listener):
         if method not in self._printed:
             self._printed.add(method)
             print(f"{method}, seed {job.experiment.run.seed}: {' '.join(notes)}", file=sys.stderr)
-
-
-@contextmanager
-def sweep_progress(runs: int) -> Iterator[Listener]:
-    """Show how many runs of a sweep are done, in a log with a line now and then; failures are printed as they come."""
-    console = Console(stderr=True)
-    bars = rich_progress.Progress(
-        *_columns(console.width), console=console, transient=True, disable=not console.is_terminal
-    )
-    with bars:
-        yield _SweepProgress(runs, bars, console)
 
 
 class _SweepProgress(Listener):

@@ -1,7 +1,7 @@
 """A run: one experiment on one federation, from its first round, or where it was interrupted, to its result."""
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from cofair.config.experiment import Experiment
 from cofair.config.job import Job
 from cofair.engine.problem import Engine, Problem
 from cofair.engine.protocol import ClientStates, Delivered, Trained, Training
-from cofair.methods import Method, Server
+from cofair.methods import Server
 from cofair.results.listener import Listener
 from cofair.results.record import Record, are_accuracies
 from cofair.results.result import Outcome, Result, RewardModels
@@ -239,13 +239,6 @@ def prepare(
         known = journal.contributions
     brought = measured(setup, [experiment.method], known, given=parts.contributions is not None)
     return Run(Job(experiment, folder), setup, brought, journal=journal, listener=listener)
-
-
-def prepare_all(experiment: Experiment, methods: Sequence[Method[Any]], parts: Parts | None = None) -> list[Run]:
-    """Set up an experiment and measure what everybody brings once, and return a run for each of several methods."""
-    setup = set_up(experiment, parts, methods=methods)
-    brought = measured(setup, methods, None if parts is None else parts.contributions)
-    return [Run(Job(replace(experiment, method=method)), setup, brought) for method in methods]
 
 
 def drive(run: Run) -> Run:
