@@ -180,7 +180,7 @@ def test_a_grid_that_cannot_run_is_told(tmp_path, cofair, text, sentence):  # no
 
 
 def test_a_sweep_has_what_a_comparison_has(tmp_path, cofair):  # noqa: F811
-    """Workers, notes, trackers and a report; and a comparison has workers."""
+    """Workers, notes, trackers and a report; tests/runs/test_compare.py has the workers of a comparison."""
     grid, out = tmp_path / "grid.toml", tmp_path / "out"
     grid.write_text(GRID.replace('{name = "fedsac", beta = 5}', '"contract"'))
     done = cofair("sweep", str(grid), "--out", str(out), "--workers", "2", "--track", "tensorboard")
@@ -189,12 +189,6 @@ def test_a_sweep_has_what_a_comparison_has(tmp_path, cofair):  # noqa: F811
     assert f"Tracked: tensorboard --logdir {out / 'tensorboard'}" in done.stdout
     assert len(list((out / "tensorboard").glob("seed?-contract/events.*"))) == 2
     assert done.stderr.count("A submodel chosen on 143 samples") == 1
-    shared = ["--clients", "3", "--rounds", "3", "--methods", "fedavg,contract", "--set", "contribution.epochs=1"]
-    for workers in ("1", "2"):
-        done = cofair("compare", *shared, "--out", str(tmp_path / workers), "--workers", workers)
-        assert done.returncode == 0, done.stderr
-    one, two = (pd.read_csv(tmp_path / workers / "clients.csv") for workers in ("1", "2"))
-    assert one.equals(two)
 
 
 def test_a_comparison_in_which_a_run_fails_prints_the_others_and_says_which(tmp_path, cofair):  # noqa: F811
