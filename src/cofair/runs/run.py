@@ -88,7 +88,7 @@ class Run:
 
     @property
     def contributions_are_accuracies(self) -> bool:
-        """Tell whether contributions are accuracies that clients reach alone."""
+        """Say whether contributions are accuracies that clients reach alone."""
         return are_accuracies(self.experiment.contribution.measure, self._given)
 
     def start(self) -> Training | None:
