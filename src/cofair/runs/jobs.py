@@ -38,7 +38,7 @@ def run_jobs(
             f"Several workers need an experiment that names everything, but {', '.join(sorted(parts.names))} was given "
             "in Python: leave workers at 1."
         )
-    divided = batches(jobs, workers) if jobs and (lockstep or workers > 1) else [list(jobs)]
+    divided = batches(jobs, workers) if lockstep or workers > 1 else [list(jobs)]
     with ExitStack() as locks:
         # one lock for all runs of a sweep, as open files may be scarce
         for folder in sorted({job.folder.parent for job in jobs if job.folder is not None}):
@@ -47,7 +47,7 @@ def run_jobs(
             way = processes.Way(lockstep, overwrite, resume, min(workers, len(divided)), tuple(load))
             processes.share(divided, way, listener)
         else:
-            for batch in divided if jobs else []:
+            for batch in filter(None, divided):
                 if lockstep:
                     run_in_lockstep(batch, listener)
                 else:
