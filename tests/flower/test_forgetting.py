@@ -1,5 +1,10 @@
 """What a participant remembers: its last reward and what it made of it, nothing that it was handed before."""
 
+import logging
+import os
+import re
+import sys
+
 import pytest
 import torch
 
@@ -80,3 +85,59 @@ def test_moments_reveal_no_parameter_either(optimiser):
     grid, apps = watched(chosen)
     same(served(chosen, grid), simulated(chosen)[0])
     assert any(app.forgotten for app in apps)
+
+
+def test_a_participant_writes_no_file_and_logs_no_number_of_a_model(log, writes):
+    chosen = experiment("fedrac", last=4)
+    grid = grid_of(chosen)
+    for node in grid.nodes.values():
+        node.app = writes.during(node.app)
+    served(chosen, grid)
+    assert writes.calls > 16
+    assert writes.files == []
+    assert any("asks for" in line for line in log.messages)
+    assert not [line for line in log.messages if re.search(r"\d\.\d", line)]
+
+
+class Writes:
+    """The files that are opened for writing while an app answers; Python tells it of every file that is opened."""
+
+    def __init__(self):
+        self.files, self.calls, self._on = [], 0, False
+        sys.addaudithook(self._opened)  # it stays for good, and listens only while an app answers
+
+    def during(self, app):
+        def watched(message, context):
+            self._on, self.calls = True, self.calls + 1
+            try:
+                return app(message, context)
+            finally:
+                self._on = False
+
+        return watched
+
+    def _opened(self, event, given):
+        if self._on and event == "open":
+            path, _, flags = given
+            compiled = "__pycache__" in str(path)  # of a module that is imported for the first time
+            if flags & (os.O_WRONLY | os.O_RDWR) and not compiled:
+                self.files.append(path)
+
+
+@pytest.fixture
+def writes():
+    return Writes()
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.DEBUG, logger="flwr.cofair")
+    logging.getLogger("flwr").propagate = True
+    return caplog
+
+
+def test_a_file_that_is_written_would_be_seen(writes, tmp_path):
+    writes.during(lambda message, _: (tmp_path / message).write_text("1.5"))("a", None)
+    assert writes.files == [str(tmp_path / "a")] or writes.files == [tmp_path / "a"]
+    (tmp_path / "b").write_text("2.5")
+    assert len(writes.files) == 1
