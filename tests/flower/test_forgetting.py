@@ -59,12 +59,16 @@ def memory(context):
     return {name: torch.tensor(messages.numbers(array)) for record in records for name, array in record.items()}
 
 
-def watched(chosen, **options):
+def neuron_map():
     clients, _, _ = shares()
-    problem = Local.of(Experiment.from_dict({}), "0", clients[0], CLASSES, mlp).problem
+    return Local.of(Experiment.from_dict({}), "0", clients[0], CLASSES, mlp).problem.neurons
+
+
+def watched(chosen, **options):
+    neurons, size = neuron_map(), sum(parameter.numel() for parameter in mlp().parameters())
     grid = grid_of(chosen, **options)
     for node in grid.nodes.values():
-        node.app = Watched(node.app, problem.neurons, problem.layout.size)
+        node.app = Watched(node.app, neurons, size)
     return grid, [node.app for node in grid.nodes.values()]
 
 
