@@ -57,13 +57,17 @@ def served(chosen, grid, wait=SOON, model=mlp, **options):
 
 def simulated(chosen, sizes=SIZES, model=mlp, present=None, given=None):
     """Run the vectorised engine; with `present(t, client)` some clients are absent in some rounds."""
+    prepared = simulation(chosen, sizes, model, present, given)
+    return [record for record, _ in rounds(prepared)], prepared
+
+
+def simulation(chosen, sizes=SIZES, model=mlp, present=None, given=None):
+    """Return the run that `simulated` runs."""
     chosen = with_deployment_defaults(chosen)
     clients, validation, test = shares(sizes)
     federation = Federation(clients, validation=validation, test=test, classes=CLASSES)
     prepared = prepare(chosen, federation=federation, model=model, contributions=given)
-    if present is not None:
-        prepared = without(prepared, present)
-    return [record for record, _ in rounds(prepared)], prepared
+    return prepared if present is None else without(prepared, present)
 
 
 def without(prepared, present):

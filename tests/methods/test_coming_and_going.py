@@ -31,6 +31,16 @@ def test_nothing_breaks_and_engines_agree(name):
 
 
 @every_method
+def test_one_may_come_and_another_may_have_gone_a_hundred_rounds_ago(name):
+    there = {"join": [1, 1, 1, 104], "leave": [0, 0, 3], "fade": 0.2}
+    tested, prepared = run(name, last=106, contributions=BROUGHT, participation=there)
+    assert tested[-1][0].round == 106 or name == "standalone"
+    for record, delivered in tested:
+        assert bool(torch.isfinite(rows(delivered, prepared)).all())
+        assert all(value == value for value in record.reputation or [])
+
+
+@every_method
 def test_permuting_clients_permutes_who_comes_and_goes(name):
     order = [2, 0, 3, 1]
     settings = {"last": 3, "participation": {"fraction": 0.75, "dropout": 0.3}}

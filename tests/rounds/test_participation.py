@@ -80,6 +80,14 @@ def test_who_is_away_loses_reputation_and_regains_it_as_it_lost_it_also_a_negati
     assert twice.believed(0.5).tolist() == [0.8, 0.8, -0.2]
 
 
+@pytest.mark.parametrize(("taken", "left"), [(0, 0.0), (100, 0.0), (180, 0.107), (194, 0.512), (200, 1.0)])
+def test_who_returns_after_a_hundred_rounds_has_its_reputation_back_after_two_hundred(taken, left):
+    stood, me = standing(1.0), torch.tensor([True])
+    for there in [False] * 100 + [True] * taken:
+        stood = stood.after_missing(~me if there else me, me if there else ~me)
+    assert float(stood.believed(0.2)) == pytest.approx(left, abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("pattern", "left"),
     [("1" * 20, 1.0), ("10" * 10, 0.35), ("0" * 10 + "1" * 10, 0.35), ("0" * 13 + "11", 0.08), ("0", 0.81)],

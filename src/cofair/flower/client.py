@@ -1,7 +1,7 @@
 """The participant's side: a ClientApp around a model and data that stay where they are.
 
-A participant keeps the last model that it received, so that only changes have to be sent. After a restart it has lost
-that model, says so, and is sent the whole model once.
+A participant keeps the last model that it received, so that only changes have to be sent, and forgets what that model
+leaves out. After a restart it has lost the model, says so, and is sent all of it once.
 """
 
 import logging
@@ -106,12 +106,10 @@ class Participant:
         remembered = participant_memory.optimiser(context, local.problem.device)
         uploads, states = local.train(rewards, ClientStates() if asked["memory"] == "none" else remembered, t)
         update = uploads.updates[0]
-        scope = None if OPTIMISERS[work.optimiser].moves_masked else scope
-        arrays = wire.pack(update, update != 0, scope)
+        arrays = wire.pack(update, update != 0, None if OPTIMISERS[work.optimiser].moves_masked else scope)
         arrays |= {name: values[0].reshape(-1).cpu().numpy() for name, values in uploads.statistics.items()}
-        participant_memory.remember(
-            context, asked["version"], row, update, states if asked["memory"] == "keep" else remembered
-        )
+        kept = states if asked["memory"] == "keep" else remembered
+        participant_memory.remember(context, asked["version"], row, wire.within(update, scope), kept)
         return messages.content(
             {
                 "status": "ok",
@@ -183,7 +181,7 @@ def _read_reward(
     arrays = messages.arrays_of(message, allowed)
     neurons = wire.from_bits(arrays["neurons"], K).to(device) if "neurons" in arrays else None
     scope = local.parameter_mask(neurons)
-    row = wire.unpack(arrays, base, scope)
+    row = wire.unpack(arrays, wire.within(base, scope), scope)
     steps = None
     if choices:
         steps = wire.from_bits(arrays["step_masks"], K * choices).view(1, choices, K).to(device)

@@ -32,7 +32,10 @@ LOG = logging.getLogger("flwr.cofair")
 
 @dataclass(frozen=True)
 class HeldModel:
-    """What a node holds: a row (D,), its version, and the row after the training whose update the node sent."""
+    """What a node holds: a row (D,), its version, and the row after the training whose update the node sent.
+
+    Both rows are zero outside the node's last reward.
+    """
 
     version: str
     row: Tensor
@@ -146,7 +149,8 @@ class GridEngine:
         """Take an answer, or refuse it with a reason."""
         self.traffic.received(self.problem.federation.names[i], reply.content)
         try:
-            update = uploads.take(i, reply, self._model, held.version, None if scopes is None else scopes[i])
+            scope = None if scopes is None else scopes[i]
+            update = uploads.take(i, reply, self._model, held.version, scope)
         except RefusedError as refusal:
             LOG.warning(
                 "Round %d: the answer of client %r is refused: %s.",
@@ -156,7 +160,7 @@ class GridEngine:
             )
             uploads.refused[i] = str(refusal)
             return
-        self._held[i] = HeldModel(held.version, held.row, held.row + update)
+        self._held[i] = HeldModel(held.version, held.row, held.row + wire.within(update, scope))
 
     def _scopes(self, rewards: Rewards) -> Tensor | None:
         """Return what each client may hold (N, D); None if everybody may hold everything."""
@@ -170,7 +174,8 @@ class GridEngine:
         """Return the message to client i, and what it will hold once it has it."""
         row = rewards.parameters if rewards.parameters.dim() == 1 else rewards.parameters[i]
         scope = None if scopes is None else scopes[i]
-        base, start = self._nearest(i, row, scope)
+        base, held = self._nearest(i, row, scope)
+        start = wire.within(held, scope)
         changed = torch.ones_like(row, dtype=torch.bool) if not base else row != start
         if scope is not None:
             changed &= scope

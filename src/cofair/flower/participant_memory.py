@@ -1,6 +1,8 @@
 """What a participant remembers between rounds: the model it holds, its last update, its optimiser's memory.
 
-It lives in Flower's context, in the SuperNode's memory, and is lost when the SuperNode restarts.
+It lives in Flower's context, in the SuperNode's memory, and is lost when the SuperNode restarts. Model and update are
+zero outside the last reward. The optimiser's memory is not: it is made of the participant's own gradients, and with
+moments (Adam, momentum) it still moves parameters that are out of scope now and may come back.
 """
 
 import numpy as np
@@ -38,7 +40,7 @@ def optimiser(context: Context, device: torch.device) -> ClientStates:
 
 
 def remember(context: Context, version: str, row: Tensor, update: Tensor, states: ClientStates) -> None:
-    """Keep the model that was received, the update made from it, and the memory of the optimiser."""
+    """Keep the model that was received, the update made from it, both within its scope, and the optimiser's memory."""
     held = {"row": row, "update": update, **{_OPTIMISER + name: values for name, values in states.optimiser.items()}}
     context.state[_VERSION] = ConfigRecord({"version": version})
     context.state[_ARRAYS] = messages.array_record({name: values.cpu().numpy() for name, values in held.items()})

@@ -72,6 +72,11 @@ def unpack(arrays: Mapping[str, np.ndarray[Any, Any]], base: Tensor, scope: Tens
     return torch.from_numpy(row).to(base.device)
 
 
+def within(row: Tensor, scope: Tensor | None) -> Tensor:
+    """Return a row (D,) with zeros outside a scope (D,), by default nowhere: both sides forget what left the scope."""
+    return row if scope is None else row.masked_fill(~scope, 0)
+
+
 def expected(entries: int, like: Tensor) -> dict[str, Expected]:
     """Return what the arrays of a row within a scope of so many entries may be."""
     return {
