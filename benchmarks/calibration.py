@@ -23,6 +23,7 @@ from cofair import metrics
 from cofair.config.experiment import Experiment
 from cofair.engine.choose import arithmetic
 from cofair.methods.contract import Contract
+from cofair.methods.contract_submodels import RollingSubmodels
 from cofair.methods.rules.promises import EqualGain, Inside, expected_fairness
 from cofair.runs.run import Run, prepare
 from cofair.scoring.scorer import Scorer
@@ -122,6 +123,8 @@ def curves_of(run: Run) -> list[Curves]:
     """Train, and return the accuracies of all prefixes in the last ten rounds."""
     server, method, states = run.server, run.experiment.method, deque[Any](maxlen=10)
     assert isinstance(method, Contract)
+    submodels = method.mechanism
+    assert isinstance(submodels, RollingSubmodels)
     training = run.start()
     while training is not None:  # the method has one training per round, after which its state is the round's
         training = run.advance(run.engine.train(training.rewards, training.clients, training.t))
@@ -130,7 +133,7 @@ def curves_of(run: Run) -> list[Curves]:
     brought, samples = server.contributions.numpy(), len(server.validation.samples)
     found = []
     for state in states:
-        order = method.order(server, state.parameters, state.frequency, 0)
+        order = submodels.order(server, state.parameters, state.frequency, 0)
         whole, even, odd, test = (_scored(scorer, state.parameters, order) for scorer in scorers)
         found.append(Curves(whole, even, odd, test, brought, samples))
     return found
@@ -158,7 +161,7 @@ def main() -> None:
                 "federation": {"data": given.data, "scene": scene}, "model": {"hidden": given.hidden},
                 "training": {"rounds": given.rounds, "steps": given.steps, "lr": given.lr},
                 "run": {"seed": seed, "device": "cpu", "evaluate_every": given.rounds},
-                "method": {"name": "contract", "margin": 0.0},
+                "method": {"name": "contract", "hands": "submodels", "margin": 0.0},
             }  # fmt: skip
             with arithmetic("float32"):
                 ready = prepare(Experiment.from_dict(tables))

@@ -188,7 +188,7 @@ def test_a_sweep_has_what_a_comparison_has(tmp_path, cofair):  # noqa: F811
     assert f"Report: {out / 'report.html'}" in done.stdout
     assert f"Tracked: tensorboard --logdir {out / 'tensorboard'}" in done.stdout
     assert len(list((out / "tensorboard").glob("seed?-contract/events.*"))) == 2
-    assert done.stderr.count("A submodel chosen on 143 samples") == 1
+    assert done.stderr.count("A model chosen on 143 samples") == 1
 
 
 def test_a_comparison_in_which_a_run_fails_prints_the_others_and_says_which(tmp_path, cofair):  # noqa: F811

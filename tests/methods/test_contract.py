@@ -8,8 +8,7 @@ import cofair
 from cofair import metrics
 from cofair.engine.phases import TRAIN
 from cofair.errors import UsageError
-from cofair.methods.contract import Contract, sizes_of
-from cofair.methods.rules.calibration import calibrate
+from cofair.methods.contract import Contract
 from cofair.methods.rules.promises import (
     BcfMiddle,
     EqualGain,
@@ -21,7 +20,6 @@ from cofair.methods.rules.promises import (
     outside,
     through,
 )
-from cofair.scoring.importance import taylor
 from tests.conftest import uploads_of
 
 C = torch.tensor([0.28, 0.34, 0.36, 0.41], dtype=torch.float64)
@@ -185,8 +183,10 @@ def test_the_margin_comes_from_the_samples_that_choose(make_server):
     server = make_server([0.1, 0.2, 0.3])
     samples = len(server.validation.samples)
     assert Contract().owed(server) == Inside(EqualGain(), 1.0, samples)
-    assert Contract(margin=2.0, fit="halves").owed(server) == Inside(EqualGain(), 2.0, (samples + 1) // 2)
-    for method in (Contract(margin=0.0), Contract(pays="neurons")):
+    assert Contract(hands="submodels", margin=2.0, fit="halves").owed(server) == Inside(
+        EqualGain(), 2.0, (samples + 1) // 2
+    )
+    for method in (Contract(margin=0.0), Contract(hands="submodels", pays="neurons")):
         assert method.owed(server) == EqualGain()
     assert not isinstance(Contract(own_curve=EqualGain()).owed(server), Inside)
     server.brings_accuracies = False
@@ -212,77 +212,9 @@ def test_what_is_delivered_is_what_was_granted_and_calibrated_on_the_current_mod
 
 def test_what_can_be_expected_is_said_before_training():
     notes = run().facts["notes"]
-    assert notes[0].startswith("A submodel chosen on 143 samples keeps its promise on new data to ±")
+    assert notes[0].startswith("A model chosen on 143 samples keeps its promise on new data to ±")
     assert "or more can be expected of a round tested on 364 samples" in notes[1]
-    assert run(fit="halves").facts["notes"][0].startswith("A submodel chosen on 72 samples")
-
-
-def test_the_least_trained_come_first_and_of_those_trained_alike_the_least_important(make_server):
-    """Trainings are counted in steps of two rounds of three clients; on one step importance decides."""
-    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-    server = make_server([0.1, 0.2, 0.3], module=module)
-    importance = taylor(server.validation, server.initial)
-    frequency = torch.tensor([5.0, 0, 7, 3, 13], dtype=torch.float64)
-    among = sorted([0, 1, 3], key=lambda k: float(importance[k]))  # f / 6 rounded down is 0
-    assert Contract().order(server, server.initial, frequency, 9).tolist() == [*among, 2, 4]
-    assert Contract(alike=0).order(server, server.initial, frequency, 9).tolist() == [1, 3, 0, 2, 4]
-    assert Contract(pays="neurons").order(server, server.initial, frequency, 9).tolist() == [1, 3, 0, 2, 4]
-
-
-def test_shares_of_neurons_need_no_validation_set():
-    whole = cofair.federate("digits", "pow", clients=6, validation=0.0)
-    assert whole.validation is None
-    from cofair.models import build
-
-    result = cofair.run(
-        lambda: build("mlp", (1, 8, 8), 10, hidden=(40, 40)), whole, Contract(pays="neurons", curve="proportional"),
-        rounds=30, steps=10, lr=0.1, contribution={"measure": "cosine"}, seed=1,
-    )  # fmt: skip
-    last = result.history[-1]
-    assert last.promised is None
-    assert "notes" not in result.facts
-    cosine = torch.tensor(result.contributions)
-    assert last.reputation == pytest.approx((cosine / cosine.max()).tolist())
-    with pytest.raises(UsageError, match=r'needs a validation set .* With method.pays = "neurons" it promises'):
-        cofair.run(lambda: build("mlp", (1, 8, 8), 10), whole, Contract(), rounds=1)
-
-
-def test_trainings_are_counted_round_by_round_but_for_the_whole_models_of_the_first(make_server):
-    server = make_server([0.1, 0.2, 0.3])
-    method = Contract()
-    state, counted = method.start(server), torch.zeros(server.neurons.count, dtype=torch.float64)
-    torch.manual_seed(0)
-    for t in (1, 2, 3, 4):
-        rewards = method.rewards(server, state, t, TRAIN)
-        updates = torch.randn(3, len(server.initial)) * server.neurons.parameter_mask(rewards.neuron_masks)
-        uploads = uploads_of(updates.tolist(), [12] * 3, absent=[1] if t == 3 else [])
-        state = method.learn(server, state, rewards, uploads, t, TRAIN)
-        if t > 1:
-            counted += rewards.neuron_masks[uploads.present].sum(0)
-        assert state.frequency.tolist() == counted.tolist()
-    assert 0 < float(counted.min()) < float(counted.max())
-
-
-def test_halves_of_the_validation_set_choose_in_turns(make_server, monkeypatch):
-    server, asked = make_server([0.1, 0.2, 0.3]), []
-    halves = server.validation.halves()
-
-    def noted(scorer, base, order, contributions, curve, pack, checked_by=None, **more):
-        asked.append((halves.index(scorer), halves.index(checked_by)))
-        return calibrate(scorer, base, order, contributions, curve, pack, checked_by, **more)
-
-    monkeypatch.setattr(type(server.validation), "halves", lambda self: halves)
-    monkeypatch.setattr("cofair.methods.contract.calibrate", noted)
-    method = Contract(fit="halves")
-    for t in (2, 3, 4):
-        method.grant(server, method.start(server), t)
-    assert asked == [(1, 0), (0, 1), (1, 0)]
-
-
-def test_shares_are_rounded_to_packs_of_at_least_one_and_the_best_get_everything():
-    shares = torch.tensor([0.0, 0.26, 0.5, 0.9], dtype=torch.float64)
-    assert sizes_of(shares, C, neurons=40, pack=4).tolist() == [4, 12, 20, 40]
-    assert sizes_of(shares, C, neurons=40, pack=1).tolist() == [1, 10, 20, 40]
+    assert run(hands="submodels", fit="halves").facts["notes"][0].startswith("A model chosen on 72 samples")
 
 
 def test_the_best_must_be_promised_the_whole_model():

@@ -37,7 +37,7 @@ def test_promises_below_nothing_are_told():
 def test_what_is_expected_is_told_in_two_sentences():
     kept, fair = expectations(EqualGain(), C, 5_000, 10_000)
     # widest for the 41 % of the best: 1.96 √(0.41 · 0.59 / 5000) = 1.36 points
-    assert kept.startswith("A submodel chosen on 5,000 samples keeps its promise on new data to ± 1.4 points at worst")
+    assert kept.startswith("A model chosen on 5,000 samples keeps its promise on new data to ± 1.4 points at worst")
     assert kept.endswith("(95 times of 100), once the whole model is as good as the best client alone.")
     assert fair.startswith("Promises spread by 4.7 points then (standard deviation): ")
     assert fair.endswith("a fairness of 98.5 or more can be expected of a round tested on 10,000 samples.")

@@ -1,24 +1,25 @@
 """Contract: the organiser states what a contribution deserves, and the server keeps that promise (our own method).
 
 A reward curve says which accuracy a client is owed, given the accuracy A of the whole model; by default everybody gains
-the same over training alone. Each round the server orders neurons by how seldom they were trained, as FedRAC does, and
-by importance those trained about equally often, and gives each client the nested submodel whose validation accuracy is
-closest to what it is owed. Updates weigh by what their clients bring. What is delivered is calibrated on the model as
-it is then, never a submodel chosen for an earlier one.
+the same over training alone. Each client has a model of its own that trails the server's at the distance that meets its
+promise, so that the promise also holds for a client that keeps everything it was ever handed. For weak devices
+`hands = "submodels"` gives submodels instead, which are fair only among clients that forget.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from cofair.engine.protocol import Delivered
+from cofair.engine.phases import Phase
+from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.errors import UsageError
-from cofair.methods.families.submodels import SubmodelMethod, Submodels
+from cofair.methods.contract_submodels import PromisedSubmodels, RollingSubmodels
+from cofair.methods.contract_trailing import Trailing, TrailingModels
+from cofair.methods.method import Method
 from cofair.methods.registry import register
-from cofair.methods.rules.calibration import calibrate
 from cofair.methods.rules.promises import (
     BcfMiddle,
     Checked,
@@ -33,30 +34,23 @@ from cofair.methods.rules.promises import (
     through,
 )
 from cofair.methods.server import Server
-from cofair.scoring.importance import taylor
-from cofair.scoring.nested import prefix_masks
 from cofair.settings import setting
 
-_RANKED_ON = 250  # validation samples, at most: more of them do not make a better order
-
-
-@dataclass(frozen=True)
-class Promised(Submodels):
-    """Submodels, the accuracies (or shares of neurons) that clients are promised (N,), and those validated (N,)."""
-
-    promised: Tensor
-    validated: Tensor
+State = Trailing | PromisedSubmodels
 
 
 @register
 @dataclass(frozen=True)
-class Contract(SubmodelMethod[Promised]):
-    """Submodels that are as accurate as a stated reward curve promises."""
+class Contract(Method[State]):
+    """Models that are as accurate as a stated reward curve promises."""
 
     name: ClassVar[str] = "contract"
     paper: ClassVar[str] = "our own"
     needs_validation: ClassVar[bool] = True
-    without_validation: ClassVar[str] = 'With method.pays = "neurons" it promises shares of neurons and needs none.'
+    without_validation: ClassVar[str] = (
+        'With method.hands = "submodels" and method.pays = "neurons" it promises shares of neurons and needs none.'
+    )
+    averages: ClassVar[bool] = True
 
     curve: Literal["equal_gain", "proportional", "bcf_middle", "points"] = setting(
         "equal_gain",
@@ -70,30 +64,61 @@ class Contract(SubmodelMethod[Promised]):
         "curve says",
         minimum=0,
     )
-    pays: Literal["accuracy", "neurons"] = setting(
-        "accuracy", "what the curve promises: accuracy, or a share of all neurons, which needs no validation set"
+    hands: Literal["trailing", "submodels"] = setting(
+        "trailing",
+        "what clients are handed: a whole model of their own that trails the server's, or submodels (for weak devices; "
+        "fair only among clients that forget)",
     )
-    pack: int = setting(1, "neurons between two submodels", minimum=1)
-    alike: float = setting(
-        2.0, "width of the steps in which trainings of a neuron are counted, in rounds of all clients; 0: one by one",
-        minimum=0,
+    power: float = setting(3.0, "a client's update weighs its contribution to this power; 0: all alike", minimum=0)
+    freshness: float = setting(
+        4.0, "trailing: an update weighs validated / A of its client's model to this power; 0: all alike", minimum=0
+    )
+    first: Literal["rows", "largest", "mixed", "random"] = setting(
+        "rows",
+        "trailing: which entries come first: rows of weight matrices or entries at random, the largest differences, or "
+        "mixed (differences times random)",
     )  # fmt: skip
-    power: float = setting(
-        3.0,
-        "a client's update weighs its contribution to this power in the mean of a parameter; 0: all alike",
+    every: int = setting(3, "trailing: rounds between two updates of a client's model", minimum=1)
+    looks: int = setting(5, "trailing: halvings by which the share of entries to send is found", minimum=1)
+    samples: int = setting(
+        2000, "trailing: validation samples that models are calibrated on, at most, always the same", minimum=1
+    )
+    pays: Literal["accuracy", "neurons"] = setting(
+        "accuracy",
+        "submodels: what the curve promises: accuracy, or a share of all neurons, which needs no validation set",
+    )
+    pack: int = setting(1, "submodels: neurons between two of them", minimum=1)
+    alike: float = setting(
+        2.0,
+        "submodels: width of the steps in which trainings of a neuron are counted, in rounds of all clients; 0: one by "
+        "one",
         minimum=0,
     )
     fit: Literal["whole", "halves"] = setting(
-        "whole", "samples that choose a submodel: all, or in turns one half, while the other half checks"
+        "whole", "submodels: samples that choose: all, or in turns one half, while the other half checks"
+    )
+    count: Literal["nonzero", "mask"] = setting(
+        "nonzero", "submodels: who counts in the mean of a parameter: those whose update is not zero, or all holders"
+    )
+    without_aggregation: bool = setting(
+        False, "submodels: ablation: the plain mean over all clients instead of over holders"
     )
     own_curve: Curve | None = None  # a function of contributions (N,) and A, in Python only
 
+    @cached_property
+    def mechanism(self) -> Method[Any]:
+        """Return what decides on each client's model."""
+        if self.hands == "trailing":
+            return TrailingModels(contract=self)
+        return RollingSubmodels(count=self.count, without_aggregation=self.without_aggregation, contract=self)
+
     def validates(self) -> bool:
         """Accuracies need a validation set, shares of neurons do not."""
-        return self.pays == "accuracy"
+        return self.hands == "trailing" or self.pays == "accuracy"
 
     def notes(self, server: Server) -> list[str]:
         """Say how closely promises can be kept, and what fairness can be expected; a curve that is none is refused."""
+        self._check()
         curve = self.owed(server)
         check_all(curve, server.contributions)
         if self.pays == "neurons" or server.metric != "accuracy":
@@ -101,10 +126,14 @@ class Contract(SubmodelMethod[Promised]):
         if not server.brings_accuracies:
             return [
                 "Contributions are not measured as accuracies here, so that what the curve promises need not be one: "
-                'curve = "proportional" takes shares of the largest, pays = "neurons" promises no accuracy.'
+                'curve = "proportional" takes shares of the largest, and submodels can be paid for in neurons.'
             ]
         expected = expectations(curve, server.contributions, self._chosen_on(server), server.tested_on)
         return [*expected, *filter(None, [inside_while(curve, server.contributions, server.names)])]
+
+    def _check(self) -> None:
+        if self.hands == "trailing" and self.pays == "neurons":
+            raise UsageError('method.pays = "neurons" is for submodels: set method.hands = "submodels" too.')
 
     def unwritten(self, contributions: Tensor | None = None) -> dict[str, list[float]]:
         """Return a curve given in Python by what it promises."""
@@ -112,11 +141,21 @@ class Contract(SubmodelMethod[Promised]):
             return {}
         return {"own_curve": [] if contributions is None else known_by(self.promise(), contributions)}
 
-    def start(self, server: Server) -> Promised:
-        """Check the promise, then hand out the whole model once."""
+    def start(self, server: Server) -> State:
+        """Check the promise, then hand out the whole initial model."""
+        self._check()
         check_all(self.owed(server), server.contributions)
-        nothing = torch.zeros_like(server.contributions)
-        return Promised(**vars(super().start(server)), promised=nothing, validated=nothing)
+        state: State = self.mechanism.start(server)
+        return state
+
+    def rewards(self, server: Server, state: State, t: int, phase: Phase) -> Rewards:
+        """Hand out what the promises allow."""
+        return self.mechanism.rewards(server, state, t, phase)
+
+    def learn(self, server: Server, state: State, rewards: Rewards, uploads: Uploads, t: int, phase: Phase) -> State:
+        """Move the server's model, then calibrate the clients' on it."""
+        after: State = self.mechanism.learn(server, state, rewards, uploads, t, phase)
+        return after
 
     def owed(self, server: Server) -> Curve:
         """Return the reward curve with its margin, where contributions and rewards are accuracies.
@@ -129,8 +168,10 @@ class Contract(SubmodelMethod[Promised]):
         return Inside(self.promise(), self.margin, self._chosen_on(server))
 
     def _chosen_on(self, server: Server) -> int:
-        """Return how many validation samples choose a submodel."""
+        """Return how many validation samples choose a model."""
         samples = len(server.validation.samples)
+        if self.hands == "trailing":
+            return min(self.samples, samples)
         return samples if self.fit == "whole" else (samples + 1) // 2
 
     def promise(self) -> Curve:
@@ -148,52 +189,19 @@ class Contract(SubmodelMethod[Promised]):
         return curves[self.curve]()
 
     def weights(self, server: Server) -> Tensor | None:
-        """Let larger contributors weigh more: most train most of the model here, whatever their data are worth."""
+        """Return what each client's contribution lets its update weigh (N,); None: all alike."""
         most = float(server.contributions.max())
         return (server.contributions / most).clamp(min=0) ** self.power if self.power and most > 0 else None
 
-    def grant(self, server: Server, state: Promised, t: int) -> Promised:
-        """Order the neurons, and find for each client the submodel that meets its promise."""
-        order = self.order(server, state.parameters, state.frequency, t)
-        if self.pays == "neurons":
-            shares = self.promise()(server.contributions, 1.0)
-            sizes = sizes_of(shares, server.contributions, len(order), self.pack)
-            return replace(state, granted=prefix_masks(order, sizes), promised=shares)
-        scorer, checked_by = server.validation, None
-        if self.fit == "halves":
-            scorer, checked_by = scorer.halves() if t % 2 else scorer.halves()[::-1]
-        curve = self.owed(server)
-        found = calibrate(
-            scorer, state.parameters, order, server.contributions, curve, self.pack, checked_by,
-            inside=isinstance(curve, Inside),
-        )  # fmt: skip
-        return replace(state, granted=found.masks, promised=found.promised, validated=found.validated)
+    def delivered(self, server: Server, state: State) -> Delivered:
+        """Deliver what was calibrated on the model as it is now."""
+        return self.mechanism.delivered(server, state)
 
-    def order(self, server: Server, parameters: Tensor, frequency: Tensor, t: int) -> Tensor:
-        """Return the neurons (K,) for round t: the least trained first, then the least important.
+    def welcome(self, server: Server, state: State, t: int) -> State:
+        """Give newcomers what they have earned."""
+        larger: State = self.mechanism.welcome(server, state, t)
+        return larger
 
-        With unimportant neurons first it takes more of them to be as accurate as promised: clients train more for the
-        same reward.
-        """
-        if self.pays == "neurons" or not self.alike:
-            return frequency.argsort(stable=True)
-        importance = taylor(server.validation.thinned(_RANKED_ON), parameters)
-        ranked = importance.argsort(stable=True)
-        trained = (frequency / (self.alike * server.clients)).floor()
-        return ranked[trained[ranked].argsort(stable=True)]
-
-    def delivered(self, server: Server, state: Promised) -> Delivered:
-        """Deliver the submodels that were granted for the next round: they were calibrated on the current model."""
-        if self.pays == "neurons":
-            return Delivered(state.parameters, state.granted)
-        return Delivered(state.parameters, state.granted, state.promised, state.validated)
-
-    def reputation(self, state: Promised) -> Tensor:
+    def reputation(self, state: State) -> Tensor:
         """Return what is promised: what the server believes that each client deserves."""
         return state.promised
-
-
-def sizes_of(shares: Tensor, contributions: Tensor, neurons: int, pack: int) -> Tensor:
-    """Return how many neurons (N,) shares of them are, in packs, at least one; everything for the best contributor."""
-    counts = (shares * neurons / pack).round().long().mul(pack).clamp(pack, neurons)
-    return torch.where(contributions == contributions.max(), neurons, counts)

@@ -228,7 +228,7 @@ def deviation(accuracy: Tensor, samples: int) -> Tensor:
 def expected_fairness(curve: Curve, contributions: Tensor, accuracy: float, validation: int, test: int) -> float | None:
     """Return the γ to be expected from the noise of finite validation and test sets alone; None where it is undefined.
 
-    A submodel that is chosen to score a* on n samples truly has a* ± √(a*(1 − a*)/n); its test adds the like. Rewards
+    A model that is chosen to score a* on n samples truly has a* ± √(a*(1 − a*)/n); its test adds the like. Rewards
     then spread by the curve and by this noise, and only the first part follows contributions. Errors count as
     independent; as all rewards are judged by the same samples they are alike in part, which harms γ less.
     """
@@ -248,7 +248,7 @@ def expectations(curve: Curve, contributions: Tensor, validation: int, test: int
     promised = curve(contributions, accuracy)
     widths = 100 * half_width(promised, validation)
     sentences = [
-        f"A submodel chosen on {validation:,} sample{'s'[: validation - 1]} keeps its promise on new data to "
+        f"A model chosen on {validation:,} sample{'s'[: validation - 1]} keeps its promise on new data to "
         f"± {float(widths.max()):.1f} points at worst, ± {float(widths.mean()):.1f} on average (95 times of 100), once "
         "the whole model is as good as the best client alone."
     ]

@@ -1,0 +1,155 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+import cofair
+from cofair.engine.phases import TRAIN
+from cofair.methods.contract import Contract
+from tests.conftest import uploads_of
+
+BROUGHT = [0.1, 0.2, 0.3, 0.6]
+
+
+def rounds(server, method, count, absent=(), seed=0):
+    """Run rounds with random updates, and return all states."""
+    torch.manual_seed(seed)
+    states = [method.start(server)]
+    for t in range(1, count + 1):
+        updates = 0.3 * torch.randn(server.clients, len(server.initial), dtype=torch.float64)
+        uploads = uploads_of(updates.tolist(), [12] * server.clients, absent=list(absent))
+        rewards = method.rewards(server, states[-1], t, TRAIN)
+        states.append(method.learn(server, states[-1], rewards, uploads, t, TRAIN))
+    return states
+
+
+@pytest.mark.parametrize("first", ["rows", "largest", "mixed", "random"])
+def test_a_model_holds_nothing_but_what_was_the_servers_when_it_was_sent(first, make_server):
+    """So what was never sent cannot be kept, and what is kept is what is calibrated."""
+    server = make_server(BROUGHT)
+    states = rounds(server, Contract(first=first, every=2), 12)
+    for t, (before, after) in enumerate(pairwise(states), start=1):
+        changed = after.models != before.models
+        assert torch.equal(after.models[changed], after.parameters.expand_as(after.models)[changed])
+        assert after.download.tolist() == (changed.double().mean(1)).tolist(), t
+    assert any(0 < float(share) < 1 for state in states for share in state.download)
+
+
+def test_nobody_holds_more_than_was_promised_except_where_a_promise_fell(make_server):
+    server = make_server(BROUGHT)
+    states = rounds(server, Contract(every=1), 15)
+    for before, after in pairwise(states[1:]):  # the initial model is everybody's, and may be better than promised
+        assert bool((after.validated <= torch.maximum(after.promised, before.validated) + 1e-9).all())
+        scored = server.score(after.models).metric
+        assert after.validated.tolist() == pytest.approx(scored.tolist())
+    assert any(bool((s.validated > s.promised + 1e-9).any()) for s in states), "here A falls now and then"
+
+
+def test_the_best_contributor_holds_the_whole_model_and_a_young_model_is_for_all(make_server):
+    server = make_server([0.96, 0.97, 0.98, 0.99])  # nobody's model is that good here
+    for state in rounds(server, Contract(), 4)[1:]:
+        assert torch.equal(state.models, state.parameters.expand_as(state.models))
+    server = make_server(BROUGHT)
+    for state in rounds(server, Contract(), 4)[1:]:
+        assert torch.equal(state.models[3], state.parameters)
+        assert not torch.equal(state.models[0], state.parameters)
+
+
+def test_nobody_is_promised_less_than_it_reaches_alone(make_server):
+    method = Contract(kappa=3.0, margin=0.0)
+    promised = method.mechanism.promised(make_server([0.3, 0.35, 0.4]), 0.5)
+    assert promised.tolist() == pytest.approx([0.3, 0.35, 0.5])  # 0.5 − 3 · 0.1 and 0.5 − 3 · 0.05 are less
+
+
+def test_models_are_updated_in_turns(make_server):
+    server = make_server(BROUGHT)
+    states = rounds(server, Contract(every=3), 9)
+    for i in range(3):
+        moved = [t for t in range(1, 10) if not torch.equal(states[t].models[i], states[t - 1].models[i])]
+        young = [t for t in moved if torch.equal(states[t].models[i], states[t].parameters)]
+        assert len({t % 3 for t in moved if t not in young}) <= 1
+    assert len({t % 3 for t in range(1, 10)}) == 3
+
+
+def test_an_update_weighs_by_contribution_and_by_how_far_behind_its_model_is(make_server):
+    server = make_server([0.2, 0.4])
+    mechanism = Contract(power=1.0, freshness=2.0).mechanism
+    state = mechanism.start(server)
+    state = type(state)(**{**vars(state), "validated": torch.tensor([0.3, 0.6])})
+    assert mechanism.weights(server, state, 2).tolist() == pytest.approx([0.5 * 0.25, 1])
+    assert mechanism.weights(server, state, 1).tolist() == [0.5, 1]  # nothing was validated yet
+    assert Contract(power=0.0, freshness=0.0).mechanism.weights(server, state, 2) is None
+
+
+def test_a_client_that_returns_is_handed_its_own_model(make_server):
+    server = make_server(BROUGHT)
+    states = rounds(server, Contract(), 100, absent=[0])
+    last = states[-1]
+    initial = float(server.score(server.initial[None]).metric[0])
+    assert float(last.validated[0]) <= max(initial, *(float(s.promised[0]) for s in states)) + 1e-9
+    assert Contract().rewards(server, last, 101, TRAIN).parameters.shape == last.models.shape
+
+
+def test_a_newcomer_gets_what_it_has_earned_and_not_everything(make_server):
+    few, more = make_server([0.2, 0.6]), make_server([0.2, 0.6, 0.1])
+    method = Contract(every=1)
+    states = rounds(few, method, 10)
+    larger = method.welcome(more, states[-1], 11)
+    assert larger.models.shape[0] == 3
+    assert torch.equal(larger.models[:2], states[-1].models)
+    theta = larger.parameters
+    assert not torch.equal(larger.models[2], theta)
+    initial = float(more.score(more.initial[None]).metric[0])
+    assert float(larger.validated[2]) <= max(float(larger.promised[2]), initial) + 1e-9
+
+
+class Residual(nn.Module):
+    """Pre-norm and recurrent: nothing in it is a neuron that could be left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(8), nn.LSTM(8, 8, batch_first=True)
+        self.out = nn.Linear(8, 10)
+
+    def forward(self, x):
+        rows = x.flatten(1).view(len(x), 8, 8)
+        return self.out((rows + self.inner(self.norm(rows))[0])[:, -1])
+
+
+def test_any_module_will_do():
+    torch.manual_seed(0)
+    federation = cofair.federate("digits", "pow", clients=4, samples=200)
+    result = cofair.run(
+        Residual(), federation, "contract", rounds=6, steps=2, contributions=[0.1, 0.3, 0.5, 0.9],
+        execution={"engine": "loop"},
+    )  # fmt: skip
+    assert len(result.rewards) == 4
+    assert result.history[-1].promised is not None
+
+
+def test_a_validation_set_of_ten_samples_gives_rewards_and_says_how_good_they_can_be():
+    federation = cofair.federate("digits", "pow", clients=4, samples=300)
+    validation = federation.validation
+    small = cofair.Federation(
+        [(federation.client(i).x, federation.client(i).y) for i in range(4)],
+        validation=(validation.x[:10], validation.y[:10]), test=(federation.test.x, federation.test.y),
+    )  # fmt: skip
+    result = cofair.run(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)), small, "contract",
+        rounds=30, lr=0.1, seed=0,
+    )  # fmt: skip
+    last = result.history[-1]
+    assert all(round(10 * value, 6) == round(10 * value) for value in last.validated)
+    assert result.facts["notes"][0].startswith("A model chosen on 10 samples keeps its promise on new data to ± 29.7")
+
+
+def test_what_travels_is_what_changed():
+    federation = cofair.federate("digits", "pow", clients=4, samples=300)
+    result = cofair.run(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)), federation, "contract",
+        rounds=40, lr=0.1, seed=0, contributions=[0.3, 0.5, 0.7, 0.8],
+    )  # fmt: skip
+    download = result.history[-1].download
+    assert download[3] > 0.9
+    assert max(download[:2]) < 0.5
