@@ -32,17 +32,19 @@ def test_a_statement_says_how_much_more_a_client_holds_than_it_was_promised():
     held = 100 * run.outcome.held.accuracies
     assert held_sentence(run, 0) == (
         f"With everything it was ever handed and its own data it can make a model of {held[0]:.1f} % (kept), "
-        f"{held[0] - 60:.1f} points above its promise."
+        f"{held[0] - 60:.1f} points above its promise (seed 0)."
     )
-    assert held_sentence(run, 2).endswith("(kept), 1.0 points above the model delivered to it.")  # nothing promised
+    assert held_sentence(run, 2).endswith(
+        "(kept), 1.0 points above the model delivered to it (seed 0)."
+    )  # nothing promised
 
 
 def test_a_client_may_hold_less_than_what_was_delivered_or_as_much():
     run = made_run(NAMES, held=True)
     given = run.outcome.history[-1].accuracies
     worse = held_of(run, held=[given[0] - 0.02, *given[1:]], held_as=["tuned", "delivered", "delivered"])
-    assert held_sentence(worse, 0).endswith("(tuned), 2.0 points below the model delivered to it.")
-    assert held_sentence(worse, 1).endswith("(delivered), as much as the model delivered to it.")
+    assert held_sentence(worse, 0).endswith("(tuned), 2.0 points below the model delivered to it (seed 0).")
+    assert held_sentence(worse, 1).endswith("(delivered), as much as the model delivered to it (seed 0).")
 
 
 def test_a_deployment_says_that_nothing_was_tuned():

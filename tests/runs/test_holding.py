@@ -122,6 +122,19 @@ def test_runs_in_lockstep_hold_what_runs_one_by_one_do():
         assert own.held_parts == {name: pytest.approx(values) for name, values in other.held_parts.items()}
 
 
+def test_a_sweep_has_the_columns_and_pairs_methods_by_what_is_held(tmp_path):
+    tables = {
+        "federation": {"clients": 4}, "model": {"hidden": [16]}, "contribution": {"epochs": 3},
+        "training": {"rounds": 4, "steps": 3, "lr": 0.1}, "run": {"held": True},
+        "grid": {"method": ["fedrac", "cgsv"], "run": {"seed": [0, 1]}},
+    }  # fmt: skip
+    result = cofair.sweep(tables, tmp_path)
+    table = result.to_frame()
+    assert table["held_fairness"].notna().all()
+    assert table["held_weakest_std"].notna().all()
+    assert "held_fairness" in set(result.paired()["quantity"])
+
+
 def test_the_choice_never_reads_the_test_set():
     federation = small_federation()
     random = torch.Generator().manual_seed(7)

@@ -61,6 +61,10 @@ class Record:
         longer: dict[str, Any] = {
             name: [*values, *[math.nan] * (clients - len(values))] for name, values in short.items()
         }
+        if self.held_parts is not None and self.held_as is not None:
+            gaps = clients - len(self.held_as)
+            parts = {name: [*values, *[math.nan] * gaps] for name, values in self.held_parts.items()}
+            longer |= {"held_parts": parts, "held_as": [*self.held_as, *["delivered"] * gaps]} if gaps else {}
         return replace(self, **longer) if longer else self
 
     @classmethod
