@@ -144,6 +144,21 @@ def test_the_choice_never_reads_the_test_set():
     assert right.held_parts != wrong.held_parts
 
 
+def test_a_removed_client_is_handed_nothing_more():
+    chosen = experiment(
+        training={"rounds": 12}, attack={"name": "sign_flip", "clients": (1,)},
+        defence={"threshold": 0.9, "patience": 0, "memory": 0.0},
+    )  # fmt: skip
+    states = collected(prepared(chosen)).states
+    away = next(k for k, state in enumerate(states) if not bool(state.status.members[1]))
+    assert away < 10
+    then, now = (states[k].kept for k in (away, -1))
+    assert torch.equal(then.newest[1].nan_to_num(-9), now.newest[1].nan_to_num(-9))
+    assert torch.equal(then.mean[1].nan_to_num(-9), now.mean[1].nan_to_num(-9))
+    stays = int(states[-1].status.members.nonzero()[0])
+    assert not torch.equal(then.newest[stays].nan_to_num(-9), now.newest[stays].nan_to_num(-9))
+
+
 def test_a_client_with_one_sample_keeps_what_is_delivered():
     record = last(experiment(), small_federation(sizes=(1, 20, 1, 9)))
     assert record.held_as[0] == record.held_as[2] == "delivered"
@@ -187,7 +202,7 @@ def asked(monkeypatch):
     found, real = [], choose.engine
     run = {}
     for name in ("fedavg", "fedrac"):
-        run[name] = prepared(experiment(name))  # whose own engine is not counted
+        run[name] = prepared(experiment(name, training={"decay": 0.9}))  # whose own engine is not counted
     monkeypatch.setattr(tuning.choose, "engine", lambda *given: Counting(real(*given), found))
     return run, found
 
@@ -196,6 +211,7 @@ def test_what_is_kept_is_not_trained_again_where_it_is_what_was_delivered(asked)
     run, found = asked
     collected(run["fedavg"])
     assert [rewards.work.epochs for rewards in found] == [1, 2, 7, 20] * 2  # two learning rates
+    assert {rewards.work.decay for rewards in found} == {1.0}
     assert [rewards.work.lr for rewards in found] == pytest.approx([0.1] * 4 + [0.1 / 3] * 4)
     found.clear()
     collected(run["fedrac"])

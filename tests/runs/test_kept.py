@@ -79,6 +79,8 @@ def test_an_absent_client_keeps_its_older_values():
     kept = kept_of(handed(row(1)), handed(row(2), to=[True, False]))
     assert same(kept.newest, row(2), row(1))
     assert torch.allclose(kept.mean, torch.stack([row(1.1), row(1)]))
+    away = kept_of(handed(row(1)), handed(row(2)), handed(row(3), to=[True, False]))
+    assert torch.allclose(away.mean[1], row(1.1))  # what does not come moves no mean
     submodels = kept_of(handed(row(1), [[1, 0], [1, 0]]), handed(row(2), [[0, 1], [0, 1]], [False, True]))
     assert same(submodels.newest, torch.where(FIRST, 1.0, NAN).double(), torch.where(SECOND, 2.0, 1.0).double())
     assert submodels.neurons.tolist() == [[True, False], [True, True]]
