@@ -7,7 +7,7 @@ READY  := $(VENV)/ready
 .PHONY: demo test test-browser test-long nginx bench bench-gpu audit format clean
 
 demo: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/cofair compare --data digits --scene pow --methods all --rounds 60 --out demo --overwrite
+	OMP_NUM_THREADS=1 $(BIN)/cofair compare --data digits --scene pow --methods all --rounds 60 --held --out demo --overwrite
 
 test: $(READY)
 	$(BIN)/ruff check .

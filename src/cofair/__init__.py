@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cofair.report.page import write_report as write_report
     from cofair.report.reported_runs import read_methods
     from cofair.results.comparison import Comparison
+    from cofair.results.held import Held
     from cofair.results.listener import Listener, Listeners
     from cofair.results.record import Record
     from cofair.results.result import Outcome, Result
@@ -48,6 +49,7 @@ __all__ = [
     "Delivered",
     "Experiment",
     "Federation",
+    "Held",
     "Job",
     "Layout",
     "Listener",
@@ -92,6 +94,7 @@ _HOMES = {
     "Delivered": "cofair.engine.protocol",
     "Experiment": "cofair.config.experiment",
     "Federation": "cofair.data.federation",
+    "Held": "cofair.results.held",
     "Job": "cofair.config.job",
     "Layout": "cofair.models.parameters",
     "Listener": "cofair.results.listener",

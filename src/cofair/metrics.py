@@ -36,6 +36,12 @@ def fairness(contributions: Numbers, accuracies: Numbers) -> float | None:
     return None if np.isnan(gamma) else gamma
 
 
+def of_the_weakest(contributions: Numbers, accuracies: Numbers) -> float:
+    """Return the accuracy of the client that contributes least, the mean over several that do."""
+    c, a = _paired(contributions, accuracies, at_least=1)
+    return float(a[c == c.min()].mean())
+
+
 def fairness_by_round(contributions: Numbers, accuracies: Numbers) -> Floats:
     """Return γ for each row of accuracies (..., N); NaN where it is undefined."""
     c, a = _paired(contributions, accuracies)

@@ -95,6 +95,20 @@ def test_json_is_for_machines(cofair):
     assert any(row["name"] == "digits" for row in json.loads(cofair("data", "list", "--json").stdout))
 
 
+def test_compare_measures_what_clients_hold_where_it_is_asked(cofair):
+    plain, held = (cofair("compare", "--methods", "fedrac", *QUICK, *more, "--json") for more in ((), ("--held",)))
+    without, found = (json.loads(done.stdout) for done in (plain, held))
+    assert "held_fairness" not in without["methods"][0]
+    assert "held" not in without["experiment"]["run"]
+    assert found["experiment"]["run"]["held"]
+    weakest = min(found["clients"], key=lambda client: client["contribution"])
+    assert found["methods"][0]["held_weakest"] == pytest.approx(weakest["held"])
+    assert weakest["held_as"] in ("delivered", "kept", "averaged", "ahead", "tuned")
+    shown = cofair("compare", "--methods", "fedrac", *QUICK, "--held").stdout
+    assert "held γ" in shown
+    assert "held weakest %" in shown
+
+
 def test_run_takes_an_experiment_file_and_overrides(tmp_path, cofair):
     file = tmp_path / "experiment.toml"
     file.write_text('[training]\nrounds = 300\nsteps = 2\n[federation]\nclients = 3\n[method]\nname = "fedavg"\n')

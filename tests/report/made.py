@@ -1,6 +1,7 @@
 """Runs made by hand, so that reports of any size and kind are tested without training."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ from cofair.results.result import Outcome
 def made_run(
     names: Sequence[str], method: str = "fedsac", seed: int = 0, rounds: Sequence[int] = (1, 2, 3), *,
     measure: str = "standalone", reputation: bool = True, neurons: int = 0, spread: float = 0.2,
+    held: bool = False,
 ) -> ReportedRun:  # fmt: skip
-    """A run in which a client gets a little more than it brought; `spread` is how much rewards differ."""
+    """A run in which a client gets a little more than it brought; `spread` is how much rewards differ.
+
+    Where it is measured what is `held`, everybody keeps a point more than it got.
+    """
     random = np.random.default_rng(seed)
     n = len(names)
     brought = 0.5 + 0.2 * np.linspace(0, 1, n) + 0.01 * random.random(n)
@@ -29,6 +34,10 @@ def made_run(
                 t == rounds[-1], random.random(neurons).tolist() if neurons else None,
             )
         )  # fmt: skip
+        if held and t == rounds[-1]:
+            kept = (got + 0.01).tolist()
+            parts = {"delivered": got.tolist(), "kept": kept, "tuned": got.tolist()}
+            history[-1] = replace(history[-1], held=kept, held_parts=parts, held_as=["kept"] * n)
     outcome = Outcome(
         method, seed, tuple(names), (100,) * n, tuple(brought.tolist()), tuple(history),
         contributions_are_accuracies=measure == "standalone",

@@ -18,8 +18,10 @@ from tests.report.made import made_run
 NAMES = ["a", "b", "c"]
 
 
-def runs(measure="standalone"):
-    return [made_run(NAMES, method, seed, measure=measure) for method in ("cgsv", "fedsac") for seed in (0, 1)]
+def runs(measure="standalone", held=True):
+    return [
+        made_run(NAMES, method, seed, measure=measure, held=held) for method in ("cgsv", "fedsac") for seed in (0, 1)
+    ]
 
 
 def compared(measure="standalone"):
@@ -79,6 +81,31 @@ def test_what_needs_accuracies_is_undefined_and_not_shown_to_people_for_other_co
     assert comparison.to_frame()[column.name].isna().all()
 
 
+def test_what_is_held_has_columns_only_where_it_was_measured(printed):
+    names = [column.name for column in COLUMNS if column.needs == "held"]
+    assert names == ["held_fairness", "held_weakest"]
+    without = Comparison(tuple(run.outcome for run in runs(held=False)))
+    assert not set(names) & {*without.to_frame(), *without.every_rule(), *without.outcomes[0].row()}
+    assert all("held" not in text for text in people_see(without, printed).values())
+    assert set(tracked(without.outcomes[0].history[-1])) & {"held/fairness", "held/weakest"} == set()
+    one = Comparison((runs()[0].outcome, runs(held=False)[2].outcome))  # of two methods, the first measured it
+    assert one.to_frame()["held_weakest"].isna().tolist() == [False, True]
+
+
+def test_what_is_held_has_a_mean_and_a_spread_over_seeds():
+    frame = compared().to_frame().set_index("method")
+    found = [run.outcome.held for run in runs()[:2]]
+    assert frame.loc["cgsv", "held_fairness"] == pytest.approx(sum(own.fairness for own in found) / 2)
+    assert frame.loc["cgsv", "held_weakest"] == pytest.approx(sum(own.accuracies[0] for own in found) / 2)
+    assert frame.loc["cgsv", "held_weakest_std"] == pytest.approx(
+        abs(found[0].accuracies[0] - found[1].accuracies[0]) / 2**0.5
+    )
+
+
+def test_no_weakest_client_is_the_best():
+    assert NAMED["held_weakest"].best([0.1, 0.9]) == set()
+
+
 def test_trackers_hear_what_a_record_and_the_contributions_give():
     outcome = compared().of("cgsv")[0]
     last = outcome.history[-1]
@@ -87,7 +114,9 @@ def test_trackers_hear_what_a_record_and_the_contributions_give():
     assert logged["gain/mean"] == pytest.approx(sum(gains) / 3)
     assert set(logged) == {column.tracked for column in COLUMNS if column.tracked}
     other = tracked(replace(last, baseline=Baseline(outcome.contributions, are_accuracies=False)))
-    assert set(logged) - set(other) == {"gain/mean", "gain/spread"} == set(logged) - set(tracked(last))
+    assert set(logged) - set(other) == {"gain/mean", "gain/spread"}
+    silent = set(logged) - set(tracked(last))  # a listener that knows no contributions
+    assert silent == {"gain/mean", "gain/spread", "held/fairness", "held/weakest"}
 
 
 def test_a_record_keeps_its_baseline_to_itself():

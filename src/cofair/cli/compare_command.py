@@ -19,6 +19,9 @@ def compare(
     clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="10")] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default="200")] = None,
     rule: Annotated[str, typer.Option(help="How a table cell is read: last, best or joint.")] = "last",
+    held: Annotated[
+        bool, typer.Option("--held", help="Measure what clients hold: the best they make of all they were handed.")
+    ] = False,
     experiment: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Take other settings from a TOML file.")
     ] = None,
@@ -46,6 +49,7 @@ def compare(
     options = {
         "federation.data": data, "federation.scene": scene, "federation.clients": clients,
         "training.rounds": rounds, "run.device": device, "run.joint": True if rule == "joint" else None,
+        "run.held": True if held else None,
     }  # fmt: skip
     chosen = command_inputs.experiment_of(experiment, options, change)
     if rule != "last" and not any(text.startswith("run.evaluate_every") for text in change or ()):

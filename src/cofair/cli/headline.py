@@ -30,7 +30,7 @@ def layouts(columns: Sequence[Column]) -> list[TableLayout]:
     found = []
     for step in (-1, *steps):
         kept = tuple(column for column in columns if column.left_out_at > step)
-        found.append(TableLayout(kept, tuple(column for column in kept if column.by_round and column.bare_at > step)))
+        found.append(TableLayout(kept, tuple(column for column in kept if column.has_spread and column.bare_at > step)))
     return found
 
 
@@ -63,6 +63,6 @@ def print_headline(
 def left_out(columns: Sequence[Column], layout: TableLayout, frame: pd.DataFrame) -> list[str]:
     """Name what a layout leaves out of a table: columns, and spreads where there are any."""
     names = [column.name for column in columns if column not in layout.columns]
-    without = [column for column in layout.columns if column.by_round and column not in layout.spread]
+    without = [column for column in layout.columns if column.has_spread and column not in layout.spread]
     bare = [column.name for column in without if frame[f"{column.name}_std"].notna().any()]
     return [*names, f"± of {', '.join(bare)}"] if bare else names

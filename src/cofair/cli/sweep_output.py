@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from cofair.cli.console import new_table, output, print_table
 from cofair.cli.headline import print_headline
-from cofair.results.columns import MEASURED, NAMED, shown
+from cofair.results.columns import COMPARED, NAMED, shown
 from cofair.results.sweep_result import SweepResult, short_setting
 
 
@@ -30,7 +30,7 @@ def print_sweep(result: SweepResult, rule: str, *, as_json: bool) -> None:
     print_headline(
         console, [key.partition(".")[2] if key != "method.name" else "method" for key in keys],
         [(["" if pd.isna(row[key]) else short_setting(row[key]) for key in keys], row) for row in rows],
-        shown(read, MEASURED), trailing=["seeds"], undefined="–",
+        shown(read, COMPARED), trailing=["seeds"], undefined="–",
     )  # fmt: skip
     if len(pairs):
         _print_pairs(console, pairs, [key for key in varied if key != "run.seed" and not key.startswith("method.")])

@@ -101,6 +101,7 @@ class RunSettings:
         None, "rounds between two checkpoints; 0: never; none: by time, so that they cost little", minimum=0
     )
     joint: bool = setting(False, "score rewards on the validation set too, for the rule 'joint'")
+    held: bool = setting(False, "measure what clients hold in the end: the best they can make of all they were handed")
     metric: str = setting("accuracy", "accuracy, balanced_accuracy or auroc")
     loss: str = setting("cross_entropy", "cross_entropy or squared_error")
 
@@ -165,6 +166,8 @@ class Experiment:
         tables = {name: values(getattr(self, name)) for name in _TABLES if name not in off}
         if self.contribution.every is None:
             del tables["contribution"]["every"]
+        if not self.run.held:
+            del tables["run"]["held"]
         tables["training"]["steps"] = self.training.work().steps
         tables["method"] = {"name": self.method.name, **values(self.method)}
         return {name: {key: _plain(value) for key, value in table.items()} for name, table in tables.items()}

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cofair import randomness
 from cofair.data.federation import Federation
+from cofair.data.places import places_of, shuffled
 from cofair.errors import UsageError
 
 
@@ -29,7 +30,7 @@ def with_flipped_labels(federation: Federation, who: Sequence[int], share: float
         raise UsageError("attack.name = 'label_flip' needs labels that are classes.")
     labels = federation.labels.clone()
     for i in who:
-        order = _order(federation, i, "label flip", seed)
+        order = shuffled(federation, i, "label flip", seed)
         some = order[: round(share * len(order))]
         labels[some] = (labels[some] + 1) % federation.classes
     return federation.replaced(labels=labels)
@@ -43,7 +44,7 @@ def with_identities(
     parts: list[Tensor] = []
     identities: list[int] = []
     for i, name in enumerate(federation.names):
-        own = _order(federation, i, "sybil", seed) if i in who else _places(federation, i)
+        own = shuffled(federation, i, "sybil", seed) if i in who else places_of(federation, i)
         pieces = list(own.tensor_split(count)) if i in who else [own]
         if i in who:
             identities += range(len(names), len(names) + count)
@@ -57,15 +58,3 @@ def with_identities(
         sizes=torch.tensor([len(part) for part in parts]),
     )  # fmt: skip
     return changed, tuple(identities)
-
-
-def _places(federation: Federation, i: int) -> Tensor:
-    start = int(federation.offsets[i])
-    return torch.arange(start, start + int(federation.sizes[i]), device=federation.device)
-
-
-def _order(federation: Federation, i: int, purpose: str, seed: int) -> Tensor:
-    """Return the places of a client's samples in a random order that is its own."""
-    places = _places(federation, i)
-    random = randomness.generator(seed, purpose, federation.names[i])
-    return places[torch.randperm(len(places), generator=random).to(places.device)]

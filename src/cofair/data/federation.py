@@ -139,6 +139,11 @@ class Federation:
         return torch.tensor(order).argsort()
 
     @property
+    def here(self) -> bool:
+        """Say whether the clients' data is on this machine."""
+        return True
+
+    @property
     def device(self) -> torch.device:
         """Return the device of the data."""
         return self.inputs.device

@@ -75,6 +75,11 @@ class RemoteFederation(Federation):
         self.inputs, self.labels = test.x[:0], test.y[:0]
         self.rows = torch.zeros(0, dtype=torch.int64, device=test.x.device)
 
+    @property
+    def here(self) -> bool:
+        """Say that the clients' data is elsewhere."""
+        return False
+
     def class_counts(self) -> Tensor:
         """Return how many samples of each class each client declared (N, classes)."""
         declared = [member.class_counts for member in self.members]

@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cofair import metrics
+from cofair.report.held_section import promised_delivered_held
 from cofair.report.over_rounds import accuracy_over_rounds, neuron_allocation, reputation_over_rounds
-from cofair.report.plots import Band, Bars, Mark, Plot, Points
+from cofair.report.plots import BARS, Band, Bars, Mark, Plot, Points
 from cofair.report.promise_section import misses_over_rounds, promises
 from cofair.report.reported_runs import ReportedMethod, comparison
 from cofair.report.words import count, data_size, listed
 
-BARS = 40
 Floats = npt.NDArray[np.float64]
 
 
@@ -35,6 +35,8 @@ def of_method(method: ReportedMethod) -> list[Plot]:
         plots.append(bounds(method))
     if (made := promises(run)) is not None and len(made.rounds) > 1:
         plots.append(misses_over_rounds(run, made))
+    if (held := promised_delivered_held(method)) is not None:
+        plots.append(held)
     if any(record.allocation is not None for record in run.outcome.history):
         plots.append(neuron_allocation(run))
     plots.append(download(method))

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+BARS = 40  # clients; more of them are points
+
 
 @dataclass(frozen=True)
 class Lines:

@@ -23,6 +23,7 @@ _UNLABELLED = (
     "run.checkpoint_every",
     "run.evaluate_every",
     "run.joint",
+    "run.held",
     "method.name",
 )
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from cofair import metrics
 from cofair.errors import UsageError, nearest
+from cofair.report.held_section import held_sentence
 from cofair.report.over_rounds import seed_of
 from cofair.report.promise_section import promise_sentences, promises
 from cofair.report.reported_runs import ReportedMethod
@@ -60,6 +61,8 @@ class ClientStatements:
             sentences.append(promise_sentences(self.run, made, i))
         elif reputation := self._reputation(i):
             sentences.append(reputation)
+        if (held := held_sentence(self.run, i)) is not None and not self.method.reference:
+            sentences.append(held)
         if not self.method.reference:
             sentences.append(self._download(i))
         return sentences

@@ -34,7 +34,7 @@ class Column:
     digits: int
     factor: float = 1.0  # accuracies are fractions in files, and percent for people
     unit: str = ""
-    higher_is_better: bool = True
+    higher_is_better: bool | None = True  # None: neither is better
     # contributions (N,), accuracies (T, N) and the α of α-BCF give one value per round (T,); NaN where undefined
     by_round: Callable[[Floats, Floats, float], Floats] | None = None
     of_record: Callable[[Record], float | None] | None = None
@@ -47,6 +47,17 @@ class Column:
     left_out_at: int = NEVER  # a narrow terminal loses columns and spreads step by step, the least number first
     bare_at: int = NEVER  # from this step on without its spread
     paired: bool = False  # sweeps compare methods by it, seed by seed
+    needs: str | None = None  # a field that records have only where this was measured: without it, no such column
+    varies: bool = False  # with a spread over seeds, though counted
+
+    @property
+    def has_spread(self) -> bool:
+        """Say whether seeds have a spread."""
+        return self.varies or self.by_round is not None
+
+    def of(self, record: Record) -> bool:
+        """Say whether a record has what the column is made of."""
+        return self.needs is None or getattr(record, self.needs) is not None
 
     def text(self, value: float) -> str:
         """Return a value as people read it."""
@@ -58,6 +69,8 @@ class Column:
 
     def best(self, values: Sequence[float]) -> set[int]:
         """Return which values look best: what reads the same is equally good, and what is undefined never is."""
+        if self.higher_is_better is None:
+            return set()
         read = [math.nan if pd.isna(value) else round(self.factor * float(value), self.digits) for value in values]
         known = [value for value in read if not math.isnan(value)]
         top = (max if self.higher_is_better else min)(known, default=math.nan)
@@ -68,12 +81,28 @@ def _downloaded(record: Record) -> float:
     return sum(record.download) / len(record.download)
 
 
+def _of_held(record: Record, metric: Callable[[Sequence[float], Sequence[float]], float | None]) -> float | None:
+    if record.held is None or record.baseline is None:
+        return None
+    return metric(record.baseline.contributions, record.held)
+
+
 COLUMNS: tuple[Column, ...] = (
     Column(
         "fairness", "fairness γ", "100 × Pearson correlation of contributions and rewards", 1,
         by_round=lambda c, a, _: metrics.fairness_by_round(c, a), of_record=lambda record: record.fairness,
         may_be_undefined=True, latex=r"$\gamma$", tracked="fairness", term="γ",
         note="γ = 100 × Pearson(contribution, accuracy)", bare_at=70, paired=True,
+    ),
+    Column(
+        "held_fairness", "held γ", "100 × Pearson correlation of contributions and what clients hold in the end", 1,
+        of_record=lambda record: _of_held(record, metrics.fairness), tracked="held/fairness", term="held γ",
+        note="held: the best a client makes of all it was handed", bare_at=65, needs="held", varies=True, paired=True,
+    ),
+    Column(
+        "held_weakest", "held weakest %", "what the client holds in the end that contributes least", 1, 100,
+        higher_is_better=None, of_record=lambda record: _of_held(record, metrics.of_the_weakest),
+        tracked="held/weakest", term="held weakest", bare_at=55, needs="held", varies=True,
     ),
     Column(
         "max", "max %", "the best client's reward", 1, 100, by_round=lambda c, a, _: a.max(1),
@@ -115,6 +144,7 @@ COLUMNS: tuple[Column, ...] = (
 
 MEASURED = tuple(column for column in COLUMNS if column.by_round is not None)
 COUNTED = tuple(column for column in COLUMNS if column.by_round is None)
+COMPARED = tuple(column for column in COLUMNS if column.has_spread)  # over seeds
 NAMED: dict[str, Column] = {column.name: column for column in COLUMNS}
 
 
@@ -159,7 +189,7 @@ def over_seeds(column: Column, values: Sequence[Any]) -> dict[str, float | None]
     """Return a column over seeds: its mean, and its sample standard deviation where it is measured."""
     defined = [float(value) for value in values if not pd.isna(value)]
     found: dict[str, float | None] = {column.name: float(np.mean(defined)) if defined else None}
-    if column.by_round is not None:
+    if column.has_spread:
         found[f"{column.name}_std"] = float(np.std(defined, ddof=1)) if len(defined) > 1 else None
     return found
 

@@ -44,7 +44,8 @@ class Comparison:
             low_high = own[0].fairness_interval if len(own) == 1 and rule == "last" else None
             row["fairness_low"], row["fairness_high"] = low_high or (None, None)
             for column in COUNTED:
-                row |= over_seeds(column, [one[column.name] for one in read])
+                if any(column.name in one for one in read):
+                    row |= over_seeds(column, [one.get(column.name) for one in read])
             rows.append(row)
         return pd.DataFrame(rows)
 

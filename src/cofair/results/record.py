@@ -41,6 +41,11 @@ class Record:
     contributions: list[float] | None = None  # what the method uses, where that was measured again
     # client: why an upload of it was refused since the record before; the last reason of each
     refused: dict[str, str] | None = None
+    # what each client holds in the end, where that is measured: its accuracy, those of all that the client chose among,
+    # and the name of its choice
+    held: list[float] | None = None
+    held_parts: dict[str, list[float]] | None = None
+    held_as: list[str] | None = None
     # for listeners, which hear of a round as it happens; not in the line, because run.json has it
     baseline: Baseline | None = field(default=None, compare=False, repr=False)
 
@@ -56,6 +61,10 @@ class Record:
         longer: dict[str, Any] = {
             name: [*values, *[math.nan] * (clients - len(values))] for name, values in short.items()
         }
+        if self.held_parts is not None and self.held_as is not None:
+            gaps = clients - len(self.held_as)
+            parts = {name: [*values, *[math.nan] * gaps] for name, values in self.held_parts.items()}
+            longer |= {"held_parts": parts, "held_as": [*self.held_as, *["delivered"] * gaps]} if gaps else {}
         return replace(self, **longer) if longer else self
 
     @classmethod
@@ -71,7 +80,7 @@ class Record:
         return record
 
 
-PER_CLIENT = ("accuracies", "validation", "reputation", "download", "promised", "validated", "contributions")
+PER_CLIENT = ("accuracies", "validation", "reputation", "download", "promised", "validated", "contributions", "held")
 _HINTS = {name: hint for name, hint in typing.get_type_hints(Record).items() if name != "baseline"}
 
 
@@ -80,9 +89,9 @@ def _fits(value: Any, hint: Any) -> bool:
     if isinstance(hint, types.UnionType):
         return any(_fits(value, option) for option in typing.get_args(hint))
     if typing.get_origin(hint) is list:
-        return isinstance(value, list) and all(_fits(item, float) for item in value)
+        return isinstance(value, list) and all(_fits(item, typing.get_args(hint)[0]) for item in value)
     if typing.get_origin(hint) is dict:
-        return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+        return isinstance(value, dict) and all(_fits(item, typing.get_args(hint)[1]) for item in value.values())
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))

@@ -16,7 +16,8 @@ from cofair.engine.problem import Problem
 from cofair.engine.protocol import Delivered
 from cofair.results import notebook, table_cells
 from cofair.results.columns import COUNTED
-from cofair.results.record import Record
+from cofair.results.held import Held
+from cofair.results.record import Baseline, Record
 from cofair.results.table_cells import Cell
 
 
@@ -72,6 +73,15 @@ class Outcome:
         """Return how long the rounds took, without measuring contributions."""
         return self.history[-1].seconds
 
+    @property
+    def held(self) -> Held | None:
+        """Return what clients hold in the end, or None where that was not measured (`run.held`)."""
+        last = self.history[-1]
+        if last.held is None or last.held_parts is None or last.held_as is None:
+            return None
+        parts = {name: np.array(own) for name, own in last.held_parts.items()}
+        return Held(np.array(self.contributions), np.array(last.held), tuple(last.held_as), parts)
+
     def cell(self, rule: str = "last") -> Cell:
         """Return the table cell of this run, read by the rule `best`, `joint` or `last`."""
         validation = [record.validation for record in self.history if record.validation is not None]
@@ -86,8 +96,9 @@ class Outcome:
 
     def row(self, rule: str = "last") -> dict[str, float | None]:
         """Return every column of a comparison for this run, read by a rule."""
-        last = self.history[-1]
-        counted = {column.name: column.of_record(last) for column in COUNTED if column.of_record is not None}
+        last = replace(self.history[-1], baseline=Baseline(self.contributions, self.contributions_are_accuracies))
+        there = [column for column in COUNTED if column.of(last)]
+        counted = {column.name: column.of_record(last) for column in there if column.of_record is not None}
         return {**self.cell(rule).values, **counted}
 
     def to_frame(self) -> pd.DataFrame:
@@ -107,6 +118,10 @@ class Outcome:
     def summary(self) -> dict[str, Any]:
         """Return the run in a few plain values, as `summary.json` holds them."""
         rules = ["last", "best"] + (["joint"] if self.history[-1].validation is not None else [])
+        held, own = self.held, [dict[str, Any]() for _ in self.names]
+        if held is not None:
+            chosen = zip(held.accuracies.tolist(), held.chosen, strict=True)
+            own = [{"held": accuracy, "held_as": name} for accuracy, name in chosen]
         return {
             "method": self.method,
             "seed": self.seed,
@@ -114,10 +129,11 @@ class Outcome:
             "fairness_interval": self.fairness_interval,
             "download": self.download,
             "seconds": self.seconds,
+            **({} if held is None else {"held_fairness": held.fairness, "held_weakest": held.weakest}),
             "clients": [
-                {"name": name, "samples": size, "contribution": brought, "accuracy": got}
-                for name, size, brought, got in zip(
-                    self.names, self.sizes, self.contributions, self.accuracies, strict=True
+                {"name": name, "samples": size, "contribution": brought, "accuracy": got, **holds}
+                for name, size, brought, got, holds in zip(
+                    self.names, self.sizes, self.contributions, self.accuracies, own, strict=True
                 )
             ],
         }

@@ -10,7 +10,7 @@ from scipy import stats
 
 from cofair.config.grid import Point
 from cofair.config.job import Job
-from cofair.results.columns import MEASURED, over_seeds
+from cofair.results.columns import COMPARED, over_seeds
 from cofair.results.result import Outcome
 
 RULES = ("last", "best")
@@ -74,7 +74,7 @@ def grouped(frame: pd.DataFrame, varied: Sequence[str]) -> pd.DataFrame:
     for values, own in frame.groupby(keys, sort=False, dropna=False):
         row: dict[str, Any] = dict(zip(keys, values if isinstance(values, tuple) else (values,), strict=True))
         row["seeds"] = len(own)
-        for column in MEASURED:
+        for column in COMPARED:
             if column.name in own:
                 row |= over_seeds(column, list(own[column.name]))
         rows.append(row)
@@ -101,7 +101,7 @@ def paired(frame: pd.DataFrame, varied: Sequence[str], rule: str) -> pd.DataFram
         for label in dict.fromkeys(group["label"]):
             if label != first:
                 runs = group[group["label"] == label].set_index(seeds)
-                for column in (column for column in MEASURED if column.paired):
+                for column in (column for column in COMPARED if column.paired and column.name in own):
                     names = {"method": label, "against": first, "quantity": column.name}
                     rows.append({**where, **names, **_difference(runs, against, column.name)})
     return pd.DataFrame(rows)

@@ -46,7 +46,7 @@ def run_in_lockstep(jobs: Sequence[Job], listener: Listener, workers: int = 1) -
                 torch.cuda.empty_cache()
             part: list[Job] = []
             rows = 0
-            fits = most_rows(size, device, workers)
+            fits = most_rows(size, device, workers, held=any(job.experiment.run.held for job in left))
             while left and len(part) < most and (not part or rows + left[0].experiment.federation.clients <= fits):
                 rows += left[0].experiment.federation.clients
                 part.append(left.pop(0))

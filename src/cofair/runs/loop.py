@@ -15,7 +15,7 @@ from cofair.results.tested_round import TestedRound
 from cofair.rounds import upload_checks
 from cofair.rounds.defences import defended
 from cofair.rounds.participation import had_no_effect
-from cofair.runs import measurement
+from cofair.runs import holding, measurement
 from cofair.scoring.scorer import Scorer
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def rounds(run: "Run") -> Generator[Training, Trained, None]:
             wanted = method.rewards(run.server, run.state.method, t, phase).during(phase)
             rewards = hand_out(run, wanted, t)
             trained = yield Training(rewards, run.state.clients, t)
+            keep(run, rewards, t)
             uploads = receive(run, rewards, trained, t)
             learned = method.learn(run.server, run.state.method, rewards, uploads, t, phase)
             run.change(method=learned, tally=run.state.tally.after(run.server, rewards, uploads, t))
@@ -54,6 +55,12 @@ def hand_out(run: "Run", rewards: Rewards, t: int) -> Rewards:
     """Return a method's rewards, handed only to clients that take part in the round and were not removed."""
     removes = run.experiment.defence.threshold is not None
     return run.setup.participation.limited(rewards, t, run.state.status.members if removes else None)
+
+
+def keep(run: "Run", rewards: Rewards, t: int) -> None:
+    """Keep what clients were handed, where what they hold in the end is measured."""
+    if (kept := run.state.kept) is not None:
+        run.change(kept=kept.after(rewards, run.server.initial, run.problem.neurons, t))
 
 
 def receive(run: "Run", rewards: Rewards, trained: Trained, t: int) -> Uploads:
@@ -92,7 +99,9 @@ def test(run: "Run", t: int) -> None:
         run.state.tally.counted(run.server),
     )
     delivered, reputation = status.kept(method.delivered(server, run.state.method)), method.reputation(run.state.method)
-    accuracies = _scores(run.setup.tester, delivered, server.clients, t)
+    accuracies, seconds = _scores(run.setup.tester, delivered, server.clients, t), run.seconds()
+    kept = run.state.kept if t == run.last_round else None
+    held = None if kept is None else holding.held(run.setup, kept, delivered, status.brought)
     record = Record(
         round=t,
         fairness=metrics.fairness(status.brought, accuracies),
@@ -100,13 +109,14 @@ def test(run: "Run", t: int) -> None:
         validation=_scores(server.validation, delivered, server.clients, t) if run.experiment.run.joint else None,
         reputation=None if reputation is None else _list(reputation),
         download=_list(tally.downloaded / t),
-        seconds=run.seconds(),
+        seconds=seconds,
         last=t == run.last_round,
         allocation=tally.allocation(),
         refused=tally.reasons(server.names),
         promised=None if delivered.promised is None else _list(delivered.promised),
         validated=None if delivered.validated is None else _list(delivered.validated),
         contributions=None if status.as_brought else _list(status.contributions),
+        **({} if held is None else held.of_record()),
         baseline=Baseline(tuple(_list(status.brought)), run.contributions_are_accuracies),
     )
     took_part = tally.took_part(server.clients)

@@ -21,6 +21,7 @@ from cofair.results.result import Outcome, Result, RewardModels
 from cofair.results.tested_round import TestedRound
 from cofair.rounds.client_status import ClientStatus
 from cofair.runs import loop
+from cofair.runs.kept import Kept
 from cofair.runs.measurement import Brought, measured, server_of
 from cofair.runs.setup import Parts, Setup, set_up
 from cofair.runs.state import RunState, Stopwatch
@@ -111,8 +112,9 @@ class Run:
         if self._ended_before:
             return None
         self.state = past.state or RunState(
-            0, method.start(server), ClientStates(), Tally.empty(server), ClientStatus.at_first(server.contributions)
-        )
+            0, method.start(server), ClientStates(), Tally.empty(server), ClientStatus.at_first(server.contributions),
+            kept=Kept() if self.experiment.run.held else None,
+        )  # fmt: skip
         self._watch = Stopwatch(self._clock, self.state.seconds)
         self._rounds = loop.rounds(self)
         return next(self._rounds, None)
@@ -173,6 +175,7 @@ class Run:
         self.change(
             status=state.status.with_newcomers(self._server.contributions),
             tally=state.tally.with_newcomers(self._server.clients),
+            kept=state.kept and state.kept.with_newcomers(len(state.status.brought), self._server.clients),
         )
         self.change(method=self.experiment.method.welcome(self.server, state.method, t))
 

@@ -13,6 +13,7 @@ from cofair.data.datasets import catalogue
 
 COPIES = 8  # of all clients' parameters: handed out, trained, uploaded, a method's own
 HELD = 2  # more of them on a GPU, where recorded steps keep what they change and what they need
+KEPT = 2  # more of them where what clients hold is measured: the newest values and their mean
 _FIXED = 1.5  # of a run: what a batch costs however few runs it has, as training alone and starting every step
 _TURNS = 3  # batches for each worker: fewer, and some wait long for the last one
 
@@ -81,10 +82,10 @@ def shared_settings(experiment: Experiment) -> str:
     return json.dumps(tables, sort_keys=True)
 
 
-def most_rows(size: int, device: torch.device, workers: int) -> int:
+def most_rows(size: int, device: torch.device, workers: int, *, held: bool = False) -> int:
     """Return how many clients of a model of that size fit in memory at once, on a GPU in a worker's share of it."""
-    space, copies = 4.0 * 2**30, COPIES
+    space, copies = 4.0 * 2**30, COPIES + KEPT * held
     if device.type == "cuda":
         free, whole = torch.cuda.mem_get_info(device)
-        space, copies = min(free, whole / workers), COPIES + HELD
+        space, copies = min(free, whole / workers), copies + HELD
     return max(1, int(0.6 * space / (4 * copies * size)))

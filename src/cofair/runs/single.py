@@ -49,6 +49,7 @@ def run(
     participation: Mapping[str, Any] | None = None,
     attack: Mapping[str, Any] | None = None,
     defence: Mapping[str, Any] | None = None,
+    held: bool = False,
     out: str | Path | None = None,
     resume: bool = False,
     listener: Listener | Callback | None = None,
@@ -79,6 +80,7 @@ def run(
         participation: who takes part in which round, the table `participation`.
         attack: clients that cheat, in simulation, the table `attack`.
         defence: what the server does against them, the table `defence`.
+        held: measure what clients hold in the end, the best that they can make of all they were handed.
         out: a run folder to write to.
         resume: resume the run that was interrupted in `out`.
         listener: a function called with the method, the seed and every tested round, or a `Listener`.
@@ -98,7 +100,7 @@ def run(
     tables: dict[str, Any] = {
         "training": {name: value for name, value in training.items() if value is not None},
         "contribution": dict(contribution or {}),
-        "run": {"seed": seed, **(execution or {})},
+        "run": {"seed": seed, **({"held": True} if held else {}), **(execution or {})},
         "participation": dict(participation or {}),
         "attack": dict(attack or {}),
         "defence": dict(defence or {}),

@@ -6,6 +6,7 @@ from typing import Any
 
 from cofair.engine.protocol import ClientStates
 from cofair.rounds.client_status import ClientStatus
+from cofair.runs.kept import Kept
 from cofair.runs.tally import Tally
 
 
@@ -20,6 +21,7 @@ class RunState:
     status: ClientStatus
     seconds: float = 0.0
     last: bool = False
+    kept: Kept | None = None  # what clients could put together, where that is measured
 
 
 class Stopwatch:

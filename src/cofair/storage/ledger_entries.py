@@ -25,9 +25,12 @@ CHAIN = ("entry", "previous", "hash")  # keys that every entry of a ledger has
 # lists with one value per client
 PER_CLIENT = (
     "contributions", "accuracies", "validation", "reputation", "neurons", "rewards", "download", "promised",
-    "validated", "took_part",
+    "validated", "took_part", "held", "held_as",
 )  # fmt: skip
-_COPIED = ("round", "fairness", "accuracies", "validation", "reputation", "download", "promised", "validated")
+_COPIED = (
+    "round", "fairness", "accuracies", "validation", "reputation", "download", "promised", "validated", "held",
+    "held_parts", "held_as",
+)  # fmt: skip
 OF_RECORD = (*_COPIED, "allocation", "last")  # keys that `of_record` may return
 
 

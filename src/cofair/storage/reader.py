@@ -1,6 +1,7 @@
 """Read a run folder back, strictly: any damage is an error that names the file and the place."""
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -89,6 +90,7 @@ def read_records(folder: Path, facts: Mapping[str, Any]) -> list[Record]:
                 raise RunError(f"{where} has {len(values)} {name}, but run.json says that it had {clients} clients.")
             if not all(is_number(value, nan=name in _MAY_BE_NAN) for value in values):
                 raise RunError(f"{where} has {name} that are not numbers.")
+        _check_held(where, record, clients)
         if not all(is_number(value) for value in (record.seconds, record.fairness or 0.0, *(record.allocation or ()))):
             raise RunError(f"{where} has seconds, a fairness or an allocation that is not a number.")
         if record.allocation is not None:
@@ -99,6 +101,17 @@ def read_records(folder: Path, facts: Mapping[str, Any]) -> list[Record]:
                     f"{where} has an allocation of {own} neurons, and round {neurons[first]} one of {first}."
                 )
     return records
+
+
+def _check_held(where: str, record: Record, clients: int) -> None:
+    """Refuse a choice that is none of what a client chose among, or anything that not all clients have."""
+    if (record.held, record.held_parts, record.held_as) == (None, None, None):
+        return
+    held, parts, chosen = record.held or [], record.held_parts or {}, record.held_as or []
+    if any(len(own) != clients or not all(map(is_number, own)) for own in (held, *parts.values())):
+        raise RunError(f"{where} does not say of each of {clients} clients what it holds.")
+    if [parts.get(name, [math.nan] * clients)[i] for i, name in enumerate(chosen[:clients])] != held:
+        raise RunError(f"{where} has clients that hold nothing of what they chose among.")
 
 
 def outcome_of(tables: Mapping[str, Any], facts: Mapping[str, Any], records: Sequence[Record]) -> Outcome:
