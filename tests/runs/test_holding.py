@@ -7,16 +7,18 @@ import pytest
 import torch
 
 import cofair
+from cofair import metrics
 from cofair.config.experiment import Experiment
 from cofair.config.job import Job
 from cofair.data.federation import Samples
+from cofair.data.held_back import Divided
 from cofair.engine import choose
 from cofair.engine.protocol import Delivered
 from cofair.runs import tuning
 from cofair.runs.in_turn import run_in_turn
 from cofair.runs.kept import Kept
 from cofair.runs.lockstep_batch import run_in_lockstep
-from cofair.runs.own_choice import Judged, choice
+from cofair.runs.own_choice import Judged, OwnSamples, choice, deviation
 from cofair.runs.state import RunState
 from cofair.storage import tensor_file
 from tests.conftest import small_federation, small_stack
@@ -48,9 +50,11 @@ def last(chosen, federation=None):
 def test_only_the_last_round_says_what_is_held_and_only_where_it_is_asked():
     first, *_, final = (tested.record for tested in collected(prepared(experiment())).rounds)
     assert first.held is first.held_parts is first.held_as is None
-    assert list(final.held_parts) == ["delivered", "kept", "averaged", "ahead", "tuned"]
+    assert list(final.held_parts) == ["delivered", "kept", "averaged", "ahead", "tuned", "most"]
     assert final.held == [final.held_parts[name][i] for i, name in enumerate(final.held_as)]
     assert final.held_parts["delivered"] == final.accuracies
+    others = [own for name, own in final.held_parts.items() if name != "most"]
+    assert all(top >= max(made) for top, made in zip(final.held_parts["most"], zip(*others, strict=True), strict=True))
     journal = collected(prepared(experiment(run={"held": False})))
     assert journal.rounds[-1].record.held is None
     assert all(state.kept is None for state in journal.states)
@@ -179,6 +183,30 @@ def test_clients_choose_by_the_metric_then_by_the_loss_then_the_first():
     }
     models = {name: Delivered(torch.tensor([value])) for name, value in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
     assert choice(models, lambda own: judged[float(own.parameters)]) == ["b", "a", "a", "a"]
+
+
+def test_a_client_leaves_what_is_delivered_only_for_what_is_better_beyond_the_noise_of_its_samples():
+    metric, loss = torch.tensor([0.5, 0.5, 0.5]), torch.ones(3)
+    judged = {
+        1.0: Judged(metric, loss, torch.tensor([0.3, 0.1, 0.0])),
+        2.0: Judged(metric + 0.2, loss, torch.tensor([0.3, 0.1, 0.0])),
+        3.0: Judged(metric + 0.15, 0.1 * loss, torch.tensor([0.3, 0.1, 0.0])),
+    }
+    models = {name: Delivered(torch.tensor([value])) for name, value in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
+    assert choice(models, lambda own: judged[float(own.parameters)]) == ["a", "b", "b"]
+
+
+def test_classes_count_alike_and_few_samples_are_noisy():
+    """Nine samples of one class and one of another tell as much as 3.6 evenly spread ones: 2² / (1/9 + 1/1)."""
+    own = Divided(
+        small_federation(), Samples(torch.eye(2).repeat(5, 1), torch.tensor([0] * 9 + [1])), (torch.arange(10),)
+    )
+    problem = replace(prepared(experiment()).problem, metric=metrics.accuracy)
+    samples = OwnSamples(problem, own)
+    assert samples._tells == [pytest.approx(3.6)]
+    assert deviation(torch.tensor([0.5, 1.0]), torch.tensor([3.6, 9.0])).tolist() == pytest.approx([
+        (0.25 / 3.6) ** 0.5, (0.1 * 0.9 / 9) ** 0.5
+    ])  # fmt: skip
 
 
 def test_a_metric_that_a_few_samples_do_not_define_leaves_the_choice_to_the_loss():

@@ -17,8 +17,9 @@ class Held:
     """What each client holds after the last round, judged on the test set; one entry for each client everywhere.
 
     `parts` has the accuracies of all that a client chose among: what was delivered, kept (the newest value of every
-    parameter), averaged, run ahead along its drift, and tuned on its own data. `chosen` names its choice, which it made
-    by data of its own, and `accuracies` is how good that is.
+    parameter), averaged, run ahead along its drift, and tuned on its own data; and `most`, the best of all that on the
+    test set, a bound that no client could choose. `chosen` names its choice, which it made by data of its own, and
+    `accuracies` is how good that is.
     """
 
     contributions: Floats

@@ -11,7 +11,7 @@ from cofair.data.held_back import divided
 from cofair.engine.protocol import Delivered
 from cofair.results.held import Held
 from cofair.runs.kept import Kept
-from cofair.runs.own_choice import OwnSamples, by_validation, choice
+from cofair.runs.own_choice import OwnSamples, by_samples, choice
 from cofair.runs.setup import Setup
 from cofair.runs.tuning import tuned
 
@@ -22,18 +22,22 @@ def held(setup: Setup, kept: Kept, delivered: Delivered, contributions: Tensor) 
     clients = len(problem.federation)
     kept = kept.with_models(delivered.parameters, delivered.neuron_masks, problem.neurons)
     models = {"delivered": delivered, **kept.candidates()}
+    most_tuned = None
     if problem.federation.here:
         own = divided(problem.federation, problem.seed)
         judge = OwnSamples(problem, own)
-        models["tuned"] = tuned(setup, own, [delivered, models["kept"]], judge)
+        by_test = by_samples(setup.tester, clients)
+        models["tuned"], most_tuned = tuned(setup, own, [delivered, models["kept"]], judge, by_test)
         chosen = choice(models, judge)
     elif setup.validation is not None:
-        chosen = choice(models, by_validation(setup.validation, clients))
+        chosen = choice(models, by_samples(setup.validation, clients))
     else:
         chosen = ["kept"] * clients
     parts = {}
     for name, own_models in models.items():
         found = setup.tester.score(own_models.parameters, own_models.neuron_masks).metric
         parts[name] = found.double().expand(clients).cpu().numpy()
+    tops = [*parts.values(), *([] if most_tuned is None else [most_tuned.double().cpu().numpy()])]
+    parts["most"] = np.max(tops, axis=0)
     accuracies = np.array([parts[name][i] for i, name in enumerate(chosen)])
     return Held(contributions.double().cpu().numpy(), accuracies, tuple(chosen), parts)

@@ -1,11 +1,17 @@
-"""How clients judge models to choose among them: by samples of their own that they hold back, never by the test set."""
+"""How clients judge models to choose among them: by samples of their own that they hold back, never by the test set.
 
+A client knows that rewards are judged by all classes alike, and that few samples tell little: it counts the classes
+that it has alike, and leaves what is delivered only for what is better by more than the noise of its samples.
+"""
+
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from cofair import metrics
 from cofair.data.held_back import Divided
 from cofair.engine.problem import Problem
 from cofair.engine.protocol import Delivered, rows_of
@@ -22,6 +28,7 @@ class Judged:
 
     metric: Tensor
     loss: Tensor
+    noise: Tensor | None = None  # a standard deviation of the metric on so few samples (N,), where it is known
 
     @classmethod
     def worst(cls, clients: int, device: torch.device) -> "Judged":
@@ -33,6 +40,12 @@ class Judged:
         """Return where these models are better than others (N,): by the metric, where that is equal by the loss."""
         return (self.metric > other.metric) | ((self.metric == other.metric) & (self.loss < other.loss))
 
+    def beyond_noise(self) -> "Judged":
+        """Return what only models beat that are better by more than the noise."""
+        if self.noise is None:
+            return self
+        return Judged(self.metric + self.noise, torch.where(self.noise > 0, -torch.inf, self.loss))
+
     def where(self, better: Tensor, other: "Judged") -> "Judged":
         """Return these where they are better (N,), and others elsewhere."""
         return Judged(torch.where(better, self.metric, other.metric), torch.where(better, self.loss, other.loss))
@@ -43,8 +56,11 @@ class OwnSamples:
 
     def __init__(self, problem: Problem, own: Divided) -> None:
         """Take what every client holds back."""
-        forgiving = replace(problem, metric=_where_defined(problem.metric))
+        plain = problem.metric is metrics.accuracy and own.samples.y.dim() == 1
+        metric = metrics.balanced_accuracy if plain else problem.metric
+        forgiving = replace(problem, metric=_where_defined(metric))
         whole = Scorer(forgiving, own.samples) if len(own.samples) else None
+        self._tells = [_worth(own.samples.y[places]) if plain and len(places) else math.nan for places in own.places]
         self._scorers = [whole.on(places) if whole is not None and len(places) else None for places in own.places]
 
     def __call__(self, models: Delivered) -> Judged:
@@ -59,11 +75,25 @@ class OwnSamples:
             row = rows_of(models.parameters, slice(i, i + 1))
             scores = scorer.score(row, None if masks is None else masks[i : i + 1])
             found.append(torch.stack([scores.metric[0].to(nothing), scores.loss[0].to(nothing)]))
-        return Judged(*torch.stack(found).unbind(1))
+        metric, loss = torch.stack(found).unbind(1)
+        return Judged(metric, loss, deviation(metric, metric.new_tensor(self._tells)).nan_to_num(0))
 
 
-def by_validation(scorer: Scorer, clients: int) -> Judge:
-    """Return a judge that finds every client's model as good as it is on the server's validation set."""
+def deviation(accuracies: Tensor, samples: Tensor) -> Tensor:
+    """Return the standard deviation (N,) of accuracies on so many samples (N,), of which one at least is in doubt."""
+    doubt = 1 / (samples + 1)
+    kept = torch.minimum(torch.maximum(accuracies, doubt), 1 - doubt)
+    return (kept * (1 - kept) / samples).sqrt()
+
+
+def _worth(labels: Tensor) -> float:
+    """Return of how many samples of evenly spread classes the mean over classes would be as noisy."""
+    counts = torch.unique(labels, return_counts=True)[1].double()
+    return float(len(counts) ** 2 / (1 / counts).sum())
+
+
+def by_samples(scorer: Scorer, clients: int) -> Judge:
+    """Return a judge that finds every client's model as good as it is on the same samples for all."""
 
     def judge(models: Delivered) -> Judged:
         scores = scorer.score(models.parameters, models.neuron_masks)
@@ -73,9 +103,9 @@ def by_validation(scorer: Scorer, clients: int) -> Judge:
 
 
 def choice(models: Mapping[str, Delivered], judge: Judge) -> list[str]:
-    """Return the name of each client's choice: the first of the best; the first of all where it cannot judge."""
+    """Return the name of each client's choice: the first, unless others are better beyond noise; then the best."""
     names = list(models)
-    best = judge(models[names[0]])
+    best = judge(models[names[0]]).beyond_noise()
     chosen = torch.zeros(len(best.metric), dtype=torch.int64, device=best.metric.device)
     for k, name in enumerate(names[1:], start=1):
         judged = judge(models[name])

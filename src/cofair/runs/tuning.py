@@ -21,8 +21,12 @@ MOST_STEPS = 1000  # in whole epochs: a client with much data tunes for fewer of
 RATES = (1.0, 1 / 3)  # learning rates, as factors on the run's first
 
 
-def tuned(setup: Setup, own: Divided, bases: Sequence[Delivered], judge: Judge) -> Delivered:
+def tuned(
+    setup: Setup, own: Divided, bases: Sequence[Delivered], judge: Judge, test: Judge
+) -> tuple[Delivered, Tensor]:
     """Return the best that each client makes of some models on the data that it does not hold back.
+
+    Besides, what the best of all that it made has on the test set (N,), which it cannot know.
 
     Whoever holds nothing back keeps the first of the models. One that is the same as an earlier is not trained again.
     """
@@ -31,19 +35,21 @@ def tuned(setup: Setup, own: Divided, bases: Sequence[Delivered], judge: Judge) 
     own_rows = [_own_rows(setup, base, len(own.federation)) for base in bases]
     rows, masks = own_rows[0].parameters, _masks(setup, own_rows[0], bases)
     able = torch.tensor([len(places) > 0 for places in own.places], device=problem.device)
-    best, before = Judged.worst(len(able), problem.device), list[Tensor]()
+    best = most = Judged.worst(len(able), problem.device)
+    before = list[Tensor]()
     for base in own_rows:
         base = replace(base, neuron_masks=_masks(setup, base, bases))
         new = torch.stack([able, *((base.parameters != earlier).any(1) for earlier in before)]).all(0)
         before.append(base.parameters)
         for rate in RATES if bool(new.any()) else ():
             for model in _lengthening(engine, base, replace(work, lr=rate * work.lr), own.federation.sizes, new):
-                judged = judge(model)
+                judged, tested = judge(model), test(model)
+                most = tested.where(tested.beats(most) & new, most)
                 better = judged.beats(best) & new
                 best, rows = judged.where(better, best), torch.where(better[:, None], model.parameters, rows)
                 if masks is not None and model.neuron_masks is not None:
                     masks = torch.where(better[:, None], model.neuron_masks, masks)
-    return Delivered(rows, masks)
+    return Delivered(rows, masks), most.metric
 
 
 def _lengthening(engine: Engine, base: Delivered, work: Work, sizes: Tensor, who: Tensor) -> Iterator[Delivered]:
