@@ -7,18 +7,16 @@ import pytest
 import torch
 
 import cofair
-from cofair import metrics
 from cofair.config.experiment import Experiment
 from cofair.config.job import Job
 from cofair.data.federation import Samples
-from cofair.data.held_back import Divided
 from cofair.engine import choose
 from cofair.engine.protocol import Delivered
 from cofair.runs import tuning
 from cofair.runs.in_turn import run_in_turn
 from cofair.runs.kept import Kept
 from cofair.runs.lockstep_batch import run_in_lockstep
-from cofair.runs.own_choice import Judged, OwnSamples, choice, deviation
+from cofair.runs.own_choice import Judged, choice, deviation, worth
 from cofair.runs.state import RunState
 from cofair.storage import tensor_file
 from tests.conftest import small_federation, small_stack
@@ -198,12 +196,8 @@ def test_a_client_leaves_what_is_delivered_only_for_what_is_better_beyond_the_no
 
 def test_classes_count_alike_and_few_samples_are_noisy():
     """Nine samples of one class and one of another tell as much as 3.6 evenly spread ones: 2² / (1/9 + 1/1)."""
-    own = Divided(
-        small_federation(), Samples(torch.eye(2).repeat(5, 1), torch.tensor([0] * 9 + [1])), (torch.arange(10),)
-    )
-    problem = replace(prepared(experiment()).problem, metric=metrics.accuracy)
-    samples = OwnSamples(problem, own)
-    assert samples._tells == [pytest.approx(3.6)]
+    assert worth(torch.tensor([0] * 9 + [1])) == pytest.approx(3.6)
+    assert worth(torch.tensor([2] * 7)) == pytest.approx(7)
     assert deviation(torch.tensor([0.5, 1.0]), torch.tensor([3.6, 9.0])).tolist() == pytest.approx([
         (0.25 / 3.6) ** 0.5, (0.1 * 0.9 / 9) ** 0.5
     ])  # fmt: skip

@@ -60,7 +60,7 @@ class OwnSamples:
         metric = metrics.balanced_accuracy if plain else problem.metric
         forgiving = replace(problem, metric=_where_defined(metric))
         whole = Scorer(forgiving, own.samples) if len(own.samples) else None
-        self._tells = [_worth(own.samples.y[places]) if plain and len(places) else math.nan for places in own.places]
+        self._tells = [worth(own.samples.y[places]) if plain and len(places) else math.nan for places in own.places]
         self._scorers = [whole.on(places) if whole is not None and len(places) else None for places in own.places]
 
     def __call__(self, models: Delivered) -> Judged:
@@ -86,7 +86,7 @@ def deviation(accuracies: Tensor, samples: Tensor) -> Tensor:
     return (kept * (1 - kept) / samples).sqrt()
 
 
-def _worth(labels: Tensor) -> float:
+def worth(labels: Tensor) -> float:
     """Return of how many samples of evenly spread classes the mean over classes would be as noisy."""
     counts = torch.unique(labels, return_counts=True)[1].double()
     return float(len(counts) ** 2 / (1 / counts).sum())
