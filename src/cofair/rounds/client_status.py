@@ -17,7 +17,8 @@ class ClientStatus:
 
     `brought` is each client's contribution when it joined, `contributions` the latest measurement where the experiment
     asks for repeated ones. `reputation` and `members` belong to the defence: a client that is no longer a member was
-    removed, and keeps the model of `rows` and `masks`.
+    removed, and keeps the model of `rows` and `masks`. `alone` is what each client trained alone when it joined, where
+    measurements are repeated.
     """
 
     brought: Tensor  # (N,)
@@ -29,18 +30,22 @@ class ClientStatus:
     refusals: Tensor  # (N,) how many of its uploads were refused so far
     rows: Tensor | None = None  # (N, D)
     masks: Tensor | None = None  # (N, K)
+    alone: Tensor | None = None  # (N, D)
     any_failing: bool = False  # known here, since a GPU waits for every look at `failing`
 
     @classmethod
-    def at_first(cls, brought: Tensor) -> "ClientStatus":
+    def at_first(cls, brought: Tensor, alone: Tensor | None = None) -> "ClientStatus":
         """Return the status before the first round of clients that bring these contributions (N,)."""
         nothing = torch.zeros_like(brought)
         nobody = torch.zeros_like(nothing, dtype=torch.bool)
         never = torch.zeros_like(nobody, dtype=torch.int64)
-        return cls(brought, brought, never, nobody, nothing, ~nobody, never)
+        return cls(brought, brought, never, nobody, nothing, ~nobody, never, alone=alone)
 
-    def with_newcomers(self, brought: Tensor) -> "ClientStatus":
-        """Return the status after some clients have joined, of what all of them brought (N,), newcomers last."""
+    def with_newcomers(self, brought: Tensor, alone: Tensor | None = None) -> "ClientStatus":
+        """Return the status after some clients have joined, of what all of them brought (N,), newcomers last.
+
+        Of `alone` (N, D) only what newcomers trained counts.
+        """
         fresh = ClientStatus.at_first(brought)
         new = brought[len(self.brought) :]
         rows, masks = (
@@ -48,9 +53,10 @@ class ClientStatus:
             for kept in (self.rows, self.masks)
         )
         return replace(
-            grown(replace(self, rows=None, masks=None), fresh),
+            grown(replace(self, rows=None, masks=None, alone=None), fresh),
             brought=torch.cat([self.brought, new]), contributions=torch.cat([self.contributions, new]),
             rows=rows, masks=masks,
+            alone=None if self.alone is None or alone is None else torch.cat([self.alone, alone[len(self.alone) :]]),
         )  # fmt: skip
 
     @property

@@ -8,16 +8,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cofair.engine.protocol import Rewards, Uploads
+from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.engine.schedule import batches_per_epoch
 from cofair.engine.statistics import LOOK
 from cofair.errors import RunError
 from cofair.models.parameters import Layout
+from cofair.neurons.map import NeuronMap
 
 NOT_FINITE = "its update is not finite"
 TOO_LONG = "its update is out of all proportion to the model"
 NO_LOSSES = "the losses that it was asked for are missing or not finite"
 NOT_ASKED = "it was not asked in this round"
+RESENT = "its model trained alone is nearer to what it was handed than to its own first one"
 LONGEST = 1e4  # times 1 + the norm of the reward; anything longer has diverged, or is meant to make others diverge
 
 
@@ -55,6 +57,25 @@ def admitted(rewards: Rewards, uploads: Uploads, layout: Layout) -> Uploads:
         },
         refused=reasons,
     )
+
+
+def resent(alone: Tensor, first: Tensor, delivered: Delivered, neurons: NeuronMap | None) -> Tensor:
+    """Return which models said to be trained alone (N, D) rather are what the server delivered (N,).
+
+    They are nearer to it than to their clients' first ones (N, D), which nobody had been handed anything for: nearer to
+    the whole model, which clients can put together from submodels, or on the parameters of a submodel to that.
+    """
+    handed = delivered.parameters.expand_as(alone)
+    found = _distances(alone, handed) < _distances(alone, first)
+    if delivered.neuron_masks is not None and neurons is not None:
+        held = neurons.parameter_mask(delivered.neuron_masks)
+        found |= _distances(alone * held, handed * held) < _distances(alone * held, first * held)
+    return found
+
+
+def _distances(rows: Tensor, others: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(rows - others, dim=1)
+    return found
 
 
 def _fine_statistics(uploads: Uploads) -> Tensor:
