@@ -138,6 +138,5 @@ def measured_anew(prepared, standing, asked=None):
         training_alone(prepared.setup, asked, again_in=5),
         lambda one: train(one.rewards, one.clients, one.t),
     )
-    delivered = Delivered(prepared.server.initial)
-    again, refused = measured_again(prepared.setup, standing, alone, delivered)
+    again, refused = measured_again(prepared.setup, standing, alone, prepared.server.initial)
     return again, alone, refused

@@ -8,12 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from cofair.engine.protocol import Delivered, Rewards, Uploads
+from cofair.engine.protocol import Rewards, Uploads
 from cofair.engine.schedule import batches_per_epoch
 from cofair.engine.statistics import LOOK
 from cofair.errors import RunError
 from cofair.models.parameters import Layout
-from cofair.neurons.map import NeuronMap
 
 NOT_FINITE = "its update is not finite"
 TOO_LONG = "its update is out of all proportion to the model"
@@ -59,18 +58,17 @@ def admitted(rewards: Rewards, uploads: Uploads, layout: Layout) -> Uploads:
     )
 
 
-def resent(alone: Tensor, first: Tensor, delivered: Delivered, neurons: NeuronMap | None) -> Tensor:
-    """Return which models said to be trained alone (N, D) rather are what the server delivered (N,).
+def resent(alone: Tensor, first: Tensor, handed: Tensor, whole: Tensor) -> Tensor:
+    """Return which models said to be trained alone (N, D) rather are what the server handed out (N,).
 
-    They are nearer to it than to their clients' first ones (N, D), which nobody had been handed anything for: nearer to
-    the whole model, which clients can put together from submodels, or on the parameters of a submodel to that.
+    They are nearer to the whole model (D,), or the client's own (N, D), than to what the client trained first (N, D),
+    when it had been handed nothing; or they are so to the newest of everything that the client was `handed` (N, D, NaN
+    for what it never was), which it may have put together from submodels.
     """
-    handed = delivered.parameters.expand_as(alone)
-    found = _distances(alone, handed) < _distances(alone, first)
-    if delivered.neuron_masks is not None and neurons is not None:
-        held = neurons.parameter_mask(delivered.neuron_masks)
-        found |= _distances(alone * held, handed * held) < _distances(alone * held, first * held)
-    return found
+    known = ~handed.isnan()
+    return (_distances(alone, whole) < _distances(alone, first)) | (
+        _distances(alone * known, handed.nan_to_num(0)) < _distances(alone * known, first * known)
+    )
 
 
 def _distances(rows: Tensor, others: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ def rounds(run: "Run") -> Generator[Training, Trained, None]:
         for phase in method.phases(run.server, t):
             wanted = method.rewards(run.server, run.state.method, t, phase).during(phase)
             rewards = hand_out(run, wanted, t)
+            run.change(status=run.state.status.after_handing(rewards, run.server.neurons))
             trained = yield Training(rewards, run.state.clients, t)
             uploads = receive(run, rewards, trained, t)
             learned = method.learn(run.server, run.state.method, rewards, uploads, t, phase)
@@ -49,8 +50,8 @@ def measure_again(run: "Run", t: int) -> Generator[Training, Trained, None]:
     asked = hand_out(run, Rewards(run.setup.initial, run.server.work), t).participants
     remembered = ClientStates(attackers=run.state.clients.attackers)
     alone = yield from training_alone(run.setup, asked, again_in=t, states=remembered)
-    delivered = run.state.status.kept(run.experiment.method.delivered(run.server, run.state.method))
-    status, refused = measurement.measured_again(run.setup, run.state.status, alone, delivered)
+    delivered = run.experiment.method.delivered(run.server, run.state.method)
+    status, refused = measurement.measured_again(run.setup, run.state.status, alone, delivered.parameters)
     run.change(status=status, tally=run.state.tally.refusing(refused, t))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cofair import contributions
-from cofair.engine.protocol import Delivered, Trained, Training
+from cofair.engine.protocol import Trained, Training
 from cofair.errors import RunError, UsageError
 from cofair.methods import Method, Server
 from cofair.methods.rules.aggregation import Aggregation
@@ -99,16 +99,17 @@ def is_due(setup: Setup, t: int) -> bool:
 
 
 def measured_again(
-    setup: Setup, status: ClientStatus, alone: Alone, delivered: Delivered
+    setup: Setup, status: ClientStatus, alone: Alone, whole: Tensor
 ) -> tuple[ClientStatus, dict[int, str]]:
     """Return the clients' status after they trained alone again, and whose models are refused, and why.
 
-    Without an answer a contribution stays; so it does where a model that would raise it is rather the one `delivered`.
+    Without an answer a contribution stays; so it does where a model that would raise it is rather one that was handed
+    out: the `whole` one, or rows of it (N, D), or what the client can put together from what it was handed.
     """
     fresh = _checked(_measure(setup, alone), setup)
     asked, refused = alone.answered & status.members, torch.zeros_like(alone.answered)
-    if status.alone is not None:
-        resent = upload_checks.resent(alone.models, status.alone, delivered, setup.problem.neurons)
+    if status.alone is not None and status.handed is not None:
+        resent = upload_checks.resent(alone.models, status.alone, status.handed, whole)
         refused = asked & ~alone.diverged & resent & (fresh > status.contributions)
     if status.alone is not None and bool(refused.any()):  # nor may others be measured against what is refused
         own = torch.where(refused[:, None], status.alone, alone.models)
