@@ -96,8 +96,9 @@ def test_without_a_validation_set_it_is_thirty_epochs_and_a_note_says_so():
     train = Scripted([4.5], [8.5])
     driven(training_alone(setup), train)
     assert [(work.epochs, work.steps) for work in train.works] == [(30, None)]
-    federation = small_federation()
-    federation = Federation([federation.client(i) for i in range(2)], test=federation.test)
+    own = small_federation()
+    shares = [(own.client(i).x, own.client(i).y) for i in range(2)]
+    federation = Federation(shares, test=(own.test.x, own.test.y))
     result = cofair.run(small_stack(), federation, "fedavg", rounds=1)
     assert "measured after 30 epochs alone" in result.facts["notes"][0]
     assert "notes" not in cofair.run(small_stack(), federation, "fedavg", rounds=1, contribution={"epochs": 2}).facts
