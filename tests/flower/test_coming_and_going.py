@@ -14,6 +14,7 @@ from cofair.errors import RunError, UsageError
 from cofair.flower import messages
 from cofair.flower.client import client_app
 from cofair.flower.flower_settings import ServerSettings, server_settings
+from cofair.flower.local_training import read_work
 from cofair.storage.folder import RunFolder
 from tests.flower.federations import SOON, experiment, grid_of, mlp, node_of, served, shares, simulated
 from tests.flower.test_bad_uploads import empty, tampering
@@ -129,6 +130,22 @@ def test_a_run_ends_in_a_sentence_when_nobody_answers_any_more():
 
     with pytest.raises(RunError, match="Nobody answered in round 3, 2 times"):
         served(chosen, grid)
+
+
+def test_where_nobody_goes_on_training_alone_the_best_so_far_counts():
+    length = {"epochs": "none", "stage": 8, "patience": 2}
+    chosen = experiment("fedavg", last=1, contribution={**length, "steps": 24})
+    grid = grid_of(chosen)
+    for node in grid.nodes.values():
+
+        def app(message, context, honest=node.app):
+            asked = messages.config_of(message)
+            later = message.metadata.message_type == "train" and read_work(asked["work"]).phase.stage
+            return None if later else honest(message, context)
+
+        node.app = app
+    _, one_stage = simulated(experiment("fedavg", last=1, contribution={**length, "steps": 8}))
+    assert served(chosen, grid).contributions == pytest.approx(one_stage.server.contributions.tolist())
 
 
 def test_two_participants_of_one_name_are_not_both_taken(log):

@@ -62,9 +62,21 @@ def test_the_memory_of_an_optimiser_stays_with_its_client(name):
         {"contribution": {"measure": "entropy"}},
         {"contribution": {"measure": "cosine", "on": "validation"}},
         {"contribution": {"every": 2}},
+        {"contribution": {"every": 2, "epochs": "none", "steps": 30, "stage": 8, "patience": 1}},
         {"participation": {"fraction": 0.5}},
     ],
-    ids=["adam", "adamw", "momentum", "float32", "epochs", "entropy", "cosine", "measured anew", "half of the clients"],
+    ids=[
+        "adam",
+        "adamw",
+        "momentum",
+        "float32",
+        "epochs",
+        "entropy",
+        "cosine",
+        "measured anew",
+        "in stages",
+        "half of the clients",
+    ],
 )
 def test_settings_mean_the_same(tables):
     chosen = experiment("fedrac", **tables)

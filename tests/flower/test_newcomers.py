@@ -46,6 +46,16 @@ def test_every_method_takes_a_newcomer_in(name):
     assert len(list(result.rewards)) == 4
 
 
+def test_a_newcomer_trains_alone_in_stages_and_again_with_the_others():
+    length = {"epochs": "none", "steps": 30, "stage": 8, "patience": 1, "every": 3}
+    chosen = experiment("fedrac", last=5, contribution=length)
+    result = served(chosen, arriving(chosen, 3, before=3), THREE)
+    records, prepared = simulated(experiment("fedrac", last=5, contribution=length))
+    assert result.contributions == pytest.approx(prepared.server.contributions.tolist())
+    assert result.history[-1].contributions == pytest.approx(records[-1].contributions)
+    assert result.history[-1].contributions != pytest.approx(result.contributions)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedsac", "fedrac", "contract", "heterofl"])
 def test_a_newcomer_stands_as_one_that_was_expected(name):
     """In simulation it is a client that joins late, whom the server knows from the start."""

@@ -35,7 +35,7 @@ def test_shares_of_neurons_need_no_validation_set():
     assert whole.validation is None
     result = cofair.run(
         lambda: build("mlp", (1, 8, 8), 10, hidden=(40, 40)), whole, submodels(pays="neurons", curve="proportional"),
-        rounds=30, steps=10, lr=0.1, contribution={"measure": "cosine"}, seed=1,
+        rounds=30, steps=10, lr=0.1, contribution={"measure": "cosine", "epochs": 30}, seed=1,
     )  # fmt: skip
     last = result.history[-1]
     assert last.promised is None

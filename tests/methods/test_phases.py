@@ -95,6 +95,8 @@ def test_addresses_are_those_of_runs_before_phases_were_objects():
     assert [phase.address for phase in (TRAIN, PERSONALISE, ALONE, ALONE.again_in(50))] == [
         "train", "personalise", "alone", "alone 50",
     ]  # fmt: skip
+    assert Phase("alone", stage=2).address == "alone stage 2"
+    assert Phase("alone", repeated_in=50, stage=2).address == "alone 50 stage 2"
     assert (ALONE.asked_in(1), ALONE.again_in(50).asked_in(1), TRAIN.asked_in(7)) == (1, 50, 7)
     assert Phase("alone 50").asked_in(7) == 7  # nobody reads a name
 

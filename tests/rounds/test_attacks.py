@@ -121,6 +121,22 @@ def test_training_alone_is_attacked_from_the_first_round_on_only(make_problem):
         assert bool(uploads.updates[1].any()) != silent
 
 
+def test_who_resends_is_honest_until_it_is_measured_again(make_problem):
+    problem = make_problem()
+    engine = AttackedEngine(VectorisedEngine(problem), Attack(AttackSettings("resend"), problem, [1]))
+    honest = VectorisedEngine(problem)
+    handed, initial = torch.full((problem.layout.size,), 0.25, dtype=torch.float64), torch.zeros(problem.layout.size)
+    initial = initial.double()
+    alone = Rewards(initial, Work(steps=None, epochs=1, phase=ALONE))
+    for rewards in (alone, Rewards(handed, Work(steps=2))):
+        uploads, states = engine.train(rewards, ClientStates(), 1)
+        assert torch.equal(uploads.updates, honest.train(rewards, ClientStates(), 1)[0].updates)
+    again = Rewards(initial, Work(steps=None, epochs=1, phase=ALONE.again_in(2)))
+    uploads, _ = engine.train(again, states, 1)
+    assert torch.equal(uploads.updates[1], handed)
+    assert not torch.equal(uploads.updates[0], handed)
+
+
 def test_flipped_labels_are_all_wrong_and_others_stay():
     federation = small_federation()
     changed = with_flipped_labels(federation, [1], 1.0, 0)

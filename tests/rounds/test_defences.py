@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from cofair.config.experiment import Experiment
-from cofair.engine.protocol import ClientStates, Delivered
+from cofair.engine.protocol import Delivered
 from cofair.errors import UsageError
 from cofair.methods.rules.aggregation import Aggregation, mean_over_clients, mean_over_holders
 from cofair.rounds.client_status import ClientStatus
 from cofair.rounds.defences import DefenceSettings, agreement, bounded, defended
-from cofair.runs.measurement import handed_again, measured_again
+from cofair.runs.measurement import measured_again
+from cofair.runs.training_alone import driven, training_alone
 from tests.conftest import small_federation, small_stack, uploads_of
 from tests.driving import prepare
 from tests.methods.test_every_method import rows, run
@@ -114,15 +115,28 @@ def test_later_defection_is_seen_only_where_contributions_are_measured_anew(name
 def test_measuring_anew_changes_little_where_nobody_attacks():
     _, prepared = run("fedavg", last=1)
     standing = ClientStatus.at_first(prepared.server.contributions)
-    uploads, _ = prepared.engine.train(handed_again(prepared.setup, 5), ClientStates(), 1)
-    again = measured_again(prepared.setup, standing, uploads).contributions
-    assert not torch.equal(
-        uploads.updates + prepared.server.initial, prepared.brought.alone
-    )  # samples in another order
-    assert float((again - standing.contributions).abs().max()) < 0.15
+    again, alone, refused = measured_anew(prepared, standing)
+    assert not refused
+    assert not torch.equal(alone.models, prepared.brought.alone)  # samples in another order
+    assert float((again.contributions - standing.contributions).abs().max()) < 0.15
 
 
 def test_who_was_absent_when_contributions_were_measured_anew_stands_as_before():
-    _, prepared = run("fedavg", last=1, participation={"leave": [3]})
-    rewards = prepared.setup.participation.limited(handed_again(prepared.setup, 5), 5)
-    assert rewards.participants.tolist() == [False, True, True, True]
+    _, prepared = run("fedavg", last=1)
+    standing = standing_of(4)
+    asked = torch.tensor([False, True, True, True])
+    again, alone, _ = measured_anew(prepared, standing, asked)
+    assert torch.equal(alone.answered, asked)
+    assert float(again.contributions[0]) == float(standing.contributions[0])
+    assert not bool((again.contributions == standing.contributions)[1:].any())
+
+
+def measured_anew(prepared, standing, asked=None):
+    """Let clients train alone before round 5, where the server has delivered nothing new."""
+    train = prepared.engine.train
+    alone = driven(
+        training_alone(prepared.setup, asked, again_in=5),
+        lambda one: train(one.rewards, one.clients, one.t),
+    )
+    again, refused = measured_again(prepared.setup, standing, alone, prepared.server.initial)
+    return again, alone, refused

@@ -64,6 +64,22 @@ def test_runs_in_lockstep_give_the_numbers_of_runs_one_by_one(tmp_path):
                 assert ours.reputation == pytest.approx(theirs.reputation, abs=1e-7)
 
 
+def test_stages_alone_are_trained_in_lockstep_with_the_numbers_of_runs_one_by_one(tmp_path):
+    """Which clients still rise differs from run to run, and so does who trains with whom."""
+    stages = {"contribution": {"steps": 60, "stage": 6, "patience": 2, "every": 2}}
+    varied = {"run": {"seed": [0, 7]}, "federation": VARIED["federation"], "method": ["fedrac", "standalone"]}
+    jobs = jobs_of(SMALL | stages | {"grid": varied}, tmp_path)
+    run_in_lockstep(jobs, Heard())
+    for job in jobs:
+        together, alone = read_run(job.folder).outcome, run_experiment(job.experiment)
+        assert together.contributions == pytest.approx(alone.contributions, abs=1e-9)
+        for ours, theirs in zip(together.history, alone.history, strict=True):
+            assert ours.accuracies == pytest.approx(theirs.accuracies, abs=1e-9), job.folder.name
+            assert (ours.contributions is None) == (theirs.contributions is None)
+            if theirs.contributions is not None:
+                assert ours.contributions == pytest.approx(theirs.contributions, abs=1e-9)
+
+
 def test_who_asks_for_losses_trains_with_the_others(tmp_path, monkeypatch):
     """One training a round for all three, though only FedAVE's clients tell their losses."""
     trained = []

@@ -76,18 +76,22 @@ class _RunProgress(Listener):
 
 
 class NotesOnce(Listener):
-    """Prints a method's notes, those of its first run."""
+    """Prints a method's notes, those of its first run; what another method has said already is not said again."""
 
     def __init__(self) -> None:
         """Start with nothing printed."""
         self._printed: set[str] = set()
+        self._said: set[str] = set()
 
     def notes(self, job: Job, notes: Sequence[str]) -> None:
         """Print notes of a method that has not said any yet."""
         method = job.experiment.method.name
         if method not in self._printed:
             self._printed.add(method)
-            print(f"{method}, seed {job.experiment.run.seed}: {' '.join(notes)}", file=sys.stderr)
+            new = [note for note in notes if note not in self._said]
+            self._said.update(new)
+            if new:
+                print(f"{method}, seed {job.experiment.run.seed}: {' '.join(new)}", file=sys.stderr)
 
 
 class _SweepProgress(Listener):

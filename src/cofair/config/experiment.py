@@ -81,7 +81,15 @@ class ContributionSettings:
     on: Literal["test", "validation"] = setting(
         "test", "samples that models trained alone are measured on: test (as in the papers) or validation"
     )
-    epochs: int = setting(30, "epochs that a client trains alone", minimum=1)
+    epochs: int | None = setting(
+        None,
+        "epochs that a client trains alone, as in the papers; none: until it stops rising on the validation set (30 "
+        "where there is none)",
+        minimum=1,
+    )
+    steps: int = setting(3000, "most steps that a client trains alone, where no epochs are given", minimum=1)
+    stage: int = setting(100, "steps after which its model is scored on the validation set", minimum=1)
+    patience: int = setting(5, "stages without a better model, after which it has stopped rising", minimum=1)
     permutations: int = setting(150, "random orders of clients that sampled Shapley values average over", minimum=1)
     every: int | None = setting(
         None, "rounds after which clients train alone and are measured again; none: only once, at the start", minimum=1

@@ -15,14 +15,16 @@ class Phase:
     uploads: bool = True
     alone: bool = False  # clients train by themselves: their optimisers start without memory and keep none
     repeated_in: int | None = None  # the round before which clients train alone again
+    stage: int = 0  # of training alone: a later one continues from the client's own model of the one before
 
     @property
     def address(self) -> str:
         """Return what the randomness of this phase is addressed by."""
-        return self.name if self.repeated_in is None else f"{self.name} {self.repeated_in}"
+        again = "" if self.repeated_in is None else f" {self.repeated_in}"
+        return f"{self.name}{again} stage {self.stage}" if self.stage else f"{self.name}{again}"
 
-    def again_in(self, t: int) -> "Phase":
-        """Return this phase repeated before round t, with batches of its own."""
+    def again_in(self, t: int | None) -> "Phase":
+        """Return this phase repeated before round t, with batches of its own; None: for the first time."""
         return replace(self, repeated_in=t)
 
     def asked_in(self, t: int) -> int:

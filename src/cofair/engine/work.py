@@ -49,10 +49,6 @@ class Work:
         """This work, with nothing asked of clients besides their updates."""
         return replace(self, statistics=(), looks=None)
 
-    def again_in(self, t: int) -> "Work":
-        """Return this training alone as it is repeated before round t: the same, in another order of samples."""
-        return replace(self, phase=self.phase.again_in(t))
-
     def times(self, units: int, phase: Phase) -> "Work":
         """Return this work done `units` times over, as a phase of its own."""
         return replace(

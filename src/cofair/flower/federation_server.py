@@ -92,7 +92,7 @@ def serve(
         members = everybody if known is None else everybody[: len(known)]
         setup = remote.of(members)
         engine.enlarge(setup.problem, [member.identity for member in members])
-        brought = measured(setup, [experiment.method], known)
+        brought = measured(setup, [experiment.method], known, remembered=journal.has_state)
         remote.write(everybody)
         newcomers = Newcomers(grid, list(members), everybody, question, wait, engine, remote)
         heard = as_listener(listener)

@@ -90,7 +90,8 @@ class GridEngine:
         until = None if alone else self._until(t)
         for number in range(1, self.waiting.tries + 1):
             uploads = self.ask(rewards, asked, t, until if number == 1 else None)
-            if not asked or bool(uploads.present.any()) or uploads.refused:
+            # who trains alone has a model already, if it is a later stage that nobody answers
+            if not asked or bool(uploads.present.any()) or uploads.refused or rewards.work.phase.stage:
                 if not alone:
                     silent = {i for i in asked if not bool(uploads.present[i]) and i not in uploads.refused}
                     self._missed = (t, frozenset(silent | (missed if t == last else set())))

@@ -4,7 +4,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from flwr.proto.node_pb2 import NodeInfo
@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from cofair.contributions import find
-from cofair.engine.protocol import ClientStates, Training
+from cofair.engine.protocol import Trained, Training
 from cofair.errors import CofairError
 from cofair.flower.enrolment import Question, ask_nodes, sort_members
 from cofair.flower.flower_settings import Waiting
@@ -20,8 +20,9 @@ from cofair.flower.grid_engine import GridEngine
 from cofair.flower.remote_federation import Member, identities
 from cofair.flower.remote_setup import RemoteSetups
 from cofair.methods import Server
-from cofair.runs.measurement import Brought, measure_brought
+from cofair.runs.measurement import Brought, brought_by
 from cofair.runs.setup import Setup
+from cofair.runs.training_alone import driven, training_alone
 
 LOG = logging.getLogger("flwr.cofair")
 
@@ -65,7 +66,7 @@ class Newcomers:
         if len(contributions) > len(self.members):
             self.members[:] = self.known[: len(contributions)]
             setup = self._enlarge(self.members)
-            larger = setup, measure_brought(setup, known=contributions)
+            larger = setup, brought_by(setup, None, contributions)
         self.remote.write(self.members)
         return larger
 
@@ -87,24 +88,24 @@ class Newcomers:
         clients = len(larger.problem.federation)
         measure = find(larger.experiment.contribution.measure)
         present = torch.ones(clients, dtype=torch.bool, device=larger.initial.device)
-        trained = None
+        alone = None
         if measure.needs_training:
-            asked = range(before if measure.independent else 0, clients)
+            asked = present.clone()
+            asked[: before if measure.independent else 0] = False
             until = time.monotonic() + self.waiting.round_seconds / 4
-            uploads = self.engine.ask(larger.alone_rewards, asked, 1, until)
-            trained = Training(larger.alone_rewards, ClientStates(), 1), (uploads, ClientStates())
-            present = uploads.present
-            others = [k for k in asked if k < before and int(larger.problem.federation.sizes[k])]
+            alone = driven(training_alone(larger, asked), lambda training: self._trained(training, until))
+            present = alone.answered
+            others = [k for k in range(before) if bool(asked[k]) and int(larger.problem.federation.sizes[k])]
             if not bool(present[others].all()):  # this measure would misjudge newcomers without all the others
                 present = torch.zeros_like(present)
         arrived = [member for k, member in enumerate(ready, before) if bool(present[k])]
         self._note_tries(ready, arrived)
         contributions = None
+        places = [k for k in range(before, clients) if bool(present[k])]
         if arrived:
             try:
                 # a newcomer that diverges does not end the run
-                found = measure_brought(larger, trained, forgiving=True)
-                places = [k for k in range(before, clients) if bool(present[k])]
+                found = brought_by(larger, alone, forgiving=True)
                 contributions = torch.cat([server.contributions, found.contributions[places]])
             except CofairError as error:
                 LOG.warning("Newcomers could not be measured: %s", error)
@@ -115,7 +116,15 @@ class Newcomers:
         for member in arrived:
             LOG.info("Client %r has joined and takes part from now on (%s).", member.name, member.identity)
         setup = self._enlarge(self.members)
-        return setup, measure_brought(setup, known=contributions)
+        brought = brought_by(setup, None, contributions)
+        return setup, replace(brought, alone=None if alone is None else alone.models[[*range(before), *places]])
+
+    def _trained(self, training: Training, until: float) -> Trained:
+        """Return what a training gave by a moment; after it, nobody is asked."""
+        participants = training.rewards.participants
+        assert participants is not None  # not all clients are newcomers
+        asked = participants.nonzero().flatten().tolist() if time.monotonic() < until else []
+        return self.engine.ask(training.rewards, asked, training.t, until), training.clients
 
     def _note_tries(self, ready: Sequence[Member], arrived: Sequence[Member]) -> None:
         for member in ready:

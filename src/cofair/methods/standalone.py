@@ -1,7 +1,7 @@
 """Training alone: what each client can do without the others.
 
-Every client trains the common initial model on its own data, once and for long (30 epochs by default, a
-setting of the contribution). The accuracy of the result is the contribution c_i that the papers of
+Every client trains the common initial model on its own data, once and until it stops rising (or for a fixed number of
+epochs, a setting of the contribution). The accuracy of the result is the contribution c_i that the papers of
 collaborative fairness compare rewards with; as a method it is the row that a federation has to beat.
 """
 

@@ -30,7 +30,7 @@ class AttackSettings:
 
     name: Literal[
         "none", "nothing", "noise", "echo", "follow", "label_flip", "sign_flip", "scale", "sybil", "copy", "nan",
-        "defect",
+        "defect", "resend",
     ] = setting("none", "what the attackers do: docs/reliability.md says what each is")  # fmt: skip
     clients: int | tuple[int, ...] = setting(1, "how many attackers, drawn at random, or a list of which", minimum=0)
     strength: float | None = setting(
@@ -86,12 +86,15 @@ class Attack:
     def _forged(self, rewards: Rewards, states: ClientStates, uploads: Uploads, t: int) -> Tensor:
         """Return what attackers upload (N, D); rows of the others are not read."""
         name, force, updates = self.settings.name, self.settings.force, uploads.updates
+        alone, known = rewards.work.phase.alone, states.attackers
         if name == "noise":
             return self._noise(rewards, uploads, t)
-        if name == "echo" and _RECEIVED in states.attackers:
-            return force * (_received(rewards, updates) - states.attackers[_RECEIVED]).nan_to_num(0)
-        if name == "follow" and _DIRECTION in states.attackers:
-            return force * states.attackers[_DIRECTION]
+        if name == "resend":
+            return (known[_RECEIVED] - _received(rewards, updates)).nan_to_num(0) if alone and known else updates
+        if name == "echo" and _RECEIVED in known and not alone:
+            return force * (_received(rewards, updates) - known[_RECEIVED]).nan_to_num(0)
+        if name == "follow" and _DIRECTION in known and not alone:
+            return force * known[_DIRECTION]
         if name == "copy":
             others = uploads.present & ~self._who
             sizes = torch.where(others, uploads.sizes.to(others.device), -1)
@@ -131,7 +134,7 @@ class Attack:
         kept = dict(states.attackers)
         if not rewards.work.phase.uploads:
             return kept
-        if self.settings.name == "echo":
+        if self.settings.name in ("echo", "resend"):
             now = _received(rewards, uploads.updates)
             if rewards.neuron_masks is not None and self.problem.neurons is not None:
                 now = now.masked_fill(~self.problem.neurons.parameter_mask(rewards.neuron_masks).bool(), torch.nan)

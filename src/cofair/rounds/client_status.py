@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from cofair.engine.protocol import Delivered, Uploads
+from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.errors import RunError
 from cofair.methods.rules.growth import grown
 from cofair.methods.server import Server
+from cofair.neurons.map import NeuronMap
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class ClientStatus:
 
     `brought` is each client's contribution when it joined, `contributions` the latest measurement where the experiment
     asks for repeated ones. `reputation` and `members` belong to the defence: a client that is no longer a member was
-    removed, and keeps the model of `rows` and `masks`.
+    removed, and keeps the model of `rows` and `masks`. Where measurements are repeated, `alone` is what each
+    client trained alone when it joined, and `handed` the newest of everything that it was handed since.
     """
 
     brought: Tensor  # (N,)
@@ -29,19 +31,35 @@ class ClientStatus:
     refusals: Tensor  # (N,) how many of its uploads were refused so far
     rows: Tensor | None = None  # (N, D)
     masks: Tensor | None = None  # (N, K)
+    alone: Tensor | None = None  # (N, D)
+    handed: Tensor | None = None  # (N, D) NaN for what a client was never handed
     any_failing: bool = False  # known here, since a GPU waits for every look at `failing`
 
     @classmethod
-    def at_first(cls, brought: Tensor) -> "ClientStatus":
+    def at_first(cls, brought: Tensor, alone: Tensor | None = None) -> "ClientStatus":
         """Return the status before the first round of clients that bring these contributions (N,)."""
         nothing = torch.zeros_like(brought)
+        handed = None if alone is None else torch.full_like(alone, torch.nan)
         nobody = torch.zeros_like(nothing, dtype=torch.bool)
         never = torch.zeros_like(nobody, dtype=torch.int64)
-        return cls(brought, brought, never, nobody, nothing, ~nobody, never)
+        return cls(brought, brought, never, nobody, nothing, ~nobody, never, alone=alone, handed=handed)
 
-    def with_newcomers(self, brought: Tensor) -> "ClientStatus":
-        """Return the status after some clients have joined, of what all of them brought (N,), newcomers last."""
-        fresh = ClientStatus.at_first(brought)
+    def after_handing(self, rewards: Rewards, neurons: NeuronMap | None) -> "ClientStatus":
+        """Return the status once rewards were handed out."""
+        if self.handed is None:
+            return self
+        got = torch.ones_like(self.members) if rewards.participants is None else rewards.participants
+        new = got[:, None].expand_as(self.handed)
+        if rewards.neuron_masks is not None and neurons is not None:
+            new = new & neurons.parameter_mask(rewards.neuron_masks).bool()
+        return replace(self, handed=torch.where(new, rewards.parameters, self.handed))
+
+    def with_newcomers(self, brought: Tensor, alone: Tensor | None = None) -> "ClientStatus":
+        """Return the status after some clients have joined, of what all of them brought (N,), newcomers last.
+
+        `alone` (N, D) is what they trained alone, of which only the newcomers' counts.
+        """
+        fresh = ClientStatus.at_first(brought, alone)
         new = brought[len(self.brought) :]
         rows, masks = (
             None if kept is None else torch.cat([kept, kept.new_zeros(len(new), kept.shape[1])])

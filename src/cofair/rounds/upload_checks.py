@@ -18,6 +18,7 @@ NOT_FINITE = "its update is not finite"
 TOO_LONG = "its update is out of all proportion to the model"
 NO_LOSSES = "the losses that it was asked for are missing or not finite"
 NOT_ASKED = "it was not asked in this round"
+RESENT = "its model trained alone is nearer to what it was handed than to its own first one"
 LONGEST = 1e4  # times 1 + the norm of the reward; anything longer has diverged, or is meant to make others diverge
 
 
@@ -55,6 +56,24 @@ def admitted(rewards: Rewards, uploads: Uploads, layout: Layout) -> Uploads:
         },
         refused=reasons,
     )
+
+
+def resent(alone: Tensor, first: Tensor, handed: Tensor, whole: Tensor) -> Tensor:
+    """Return which models said to be trained alone (N, D) rather are what the server handed out (N,).
+
+    They are nearer to the whole model (D,), or the client's own (N, D), than to what the client trained first (N, D),
+    when it had been handed nothing; or they are so to the newest of everything that the client was `handed` (N, D, NaN
+    for what it never was), which it may have put together from submodels.
+    """
+    known = ~handed.isnan()
+    return (_distances(alone, whole) < _distances(alone, first)) | (
+        _distances(alone * known, handed.nan_to_num(0)) < _distances(alone * known, first * known)
+    )
+
+
+def _distances(rows: Tensor, others: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(rows - others, dim=1)
+    return found
 
 
 def _fine_statistics(uploads: Uploads) -> Tensor:

@@ -13,10 +13,10 @@ from cofair.data import datasets
 from cofair.data.build import Pool
 from cofair.engine import choose
 from cofair.engine.lockstep import Lockstep, Request
-from cofair.engine.protocol import Training
+from cofair.engine.protocol import Trained, Training
 from cofair.errors import CofairError
 from cofair.results.listener import Listener, Listeners
-from cofair.runs.measurement import Brought, measure_brought, training_alone
+from cofair.runs.measurement import Brought, measuring
 from cofair.runs.run import Run
 from cofair.runs.scheduling import most_rows, shared_settings
 from cofair.runs.setup import Setup, set_up
@@ -144,22 +144,31 @@ def _prepared(journals: dict[Job, Journal], pool: Pool, listener: Listener) -> P
             known[shared_settings(job.experiment)] = journal.contributions
     methods = {key: [job.experiment.method for job in own] for key, own in shared.items()}
     setups = {key: set_up(own[0].experiment, methods=methods[key], pool=pool) for key, own in shared.items()}
-    asked = {key: training_alone(setup, methods[key], known.get(key)) for key, setup in setups.items()}
-    needed = {key: training for key, training in asked.items() if training is not None}
-    trained = {}
-    if needed:
-        requests = [Request(k, one.rewards, one.clients, one.t) for k, one in enumerate(needed.values())]
-        answers = Lockstep([setups[key].problem for key in needed]).train(requests)
-        trained = {key: (needed[key], answer) for key, answer in zip(needed, answers, strict=True)}
     found: Prepared = {}
-    for key, setup in setups.items():
+    waiting: dict[str, Training] = {}
+    asking = {key: measuring(setup, methods[key], known.get(key)) for key, setup in setups.items()}
+
+    def advance(key: str, trained: Trained | None) -> None:
         try:
-            contributions = measure_brought(setup, trained.get(key), known.get(key))
+            waiting[key] = next(asking[key]) if trained is None else asking[key].send(trained)
+        except StopIteration as done:
+            found.update(dict.fromkeys(shared[key], (setups[key], done.value)))
         except CofairError as error:
             for job in shared[key]:
                 listener.failed(job, str(error))
-        else:
-            found |= dict.fromkeys(shared[key], (setup, contributions))
+
+    for key in asking:
+        advance(key, None)
+    lockstep = Lockstep([setups[key].problem for key in waiting]) if waiting else None
+    places = {key: k for k, key in enumerate(waiting)}
+    while lockstep is not None and waiting:
+        asked, requests = (
+            list(waiting),
+            [Request(places[key], one.rewards, one.clients, one.t) for key, one in waiting.items()],
+        )
+        waiting.clear()
+        for key, trained in zip(asked, lockstep.train(requests), strict=True):
+            advance(key, trained)
     return found
 
 

@@ -16,6 +16,7 @@ from cofair.rounds import upload_checks
 from cofair.rounds.defences import defended
 from cofair.rounds.participation import had_no_effect
 from cofair.runs import holding, measurement
+from cofair.runs.training_alone import training_alone
 from cofair.scoring.scorer import Scorer
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def rounds(run: "Run") -> Generator[Training, Trained, None]:
         for phase in method.phases(run.server, t):
             wanted = method.rewards(run.server, run.state.method, t, phase).during(phase)
             rewards = hand_out(run, wanted, t)
+            run.change(status=run.state.status.after_handing(rewards, run.server.neurons))
             trained = yield Training(rewards, run.state.clients, t)
             keep(run, rewards, t)
             uploads = receive(run, rewards, trained, t)
@@ -46,9 +48,12 @@ def measure_again(run: "Run", t: int) -> Generator[Training, Trained, None]:
     """Let clients train alone again and measure what they bring, where the experiment asks for that before round t."""
     if not measurement.is_due(run.setup, t):
         return
-    asked = Training(hand_out(run, measurement.handed_again(run.setup, t), t), ClientStates(), 1)
-    uploads, _ = measurement.act(run.setup, asked, (yield asked))
-    run.change(status=measurement.measured_again(run.setup, run.state.status, uploads))
+    asked = hand_out(run, Rewards(run.setup.initial, run.server.work), t).participants
+    remembered = ClientStates(attackers=run.state.clients.attackers)
+    alone = yield from training_alone(run.setup, asked, again_in=t, states=remembered)
+    delivered = run.experiment.method.delivered(run.server, run.state.method)
+    status, refused = measurement.measured_again(run.setup, run.state.status, alone, delivered.parameters)
+    run.change(status=status, tally=run.state.tally.refusing(refused, t))
 
 
 def hand_out(run: "Run", rewards: Rewards, t: int) -> Rewards:
@@ -65,7 +70,7 @@ def keep(run: "Run", rewards: Rewards, t: int) -> None:
 
 def receive(run: "Run", rewards: Rewards, trained: Trained, t: int) -> Uploads:
     """Return the uploads that the method may learn from: those that pass the checks, as defences leave them."""
-    uploads, remembered = measurement.act(run.setup, Training(rewards, run.state.clients, t), trained)
+    uploads, remembered = run.setup.acted(Training(rewards, run.state.clients, t), trained)
     if rewards.keeps_memory:
         run.change(clients=remembered)
     uploads = upload_checks.admitted(rewards, uploads, run.problem.layout)

@@ -1,6 +1,6 @@
 """What everybody brings: clients train alone, before a run or again during it, and the server scores the result."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from cofair import contributions
-from cofair.engine.protocol import ClientStates, Rewards, Trained, Training, Uploads
+from cofair.engine.protocol import Trained, Training
 from cofair.errors import RunError, UsageError
 from cofair.methods import Method, Server
 from cofair.methods.rules.aggregation import Aggregation
 from cofair.results.record import are_accuracies
+from cofair.rounds import upload_checks
 from cofair.rounds.client_status import ClientStatus
 from cofair.runs.setup import Setup
+from cofair.runs.training_alone import WITHOUT_VALIDATION, Alone, driven, training_alone
 
 
 @dataclass(frozen=True)
@@ -26,67 +28,94 @@ class Brought:
     accuracies: bool = True  # contributions are values of the metric that models are judged by
 
 
-def training_alone(setup: Setup, methods: Sequence[Method[Any]], known: Tensor | None = None) -> Training | None:
-    """Return the training alone that runs of these methods need first; None where they need none."""
-    measured = known is None and contributions.find(setup.experiment.contribution.measure).needs_training
-    needed = measured or any(method.needs_alone for method in methods)
-    return Training(setup.alone_rewards, ClientStates(), 1) if needed else None
+def measuring(
+    setup: Setup, methods: Sequence[Method[Any]], known: Tensor | None = None, *, given: bool = False,
+    remembered: bool = False,
+) -> Generator[Training, Trained, Brought]:  # fmt: skip
+    """Find out what everybody brings; or take what is `known` already, by an earlier process.
+
+    Whoever drives it sends what each training gave. Contributions `given` by the user may be of any kind. The models of
+    clients may be `remembered` by a checkpoint, so that only methods that ask for them need them.
+    """
+    needed = known is None and contributions.find(setup.experiment.contribution.measure).needs_training
+    compared_later = repeats(setup) and not remembered
+    alone = None
+    if needed or compared_later or any(method.needs_alone for method in methods):
+        alone = yield from training_alone(setup)
+    return brought_by(setup, alone, known, given=given)
 
 
-def measure_brought(
-    setup: Setup, trained: tuple[Training, Trained] | None = None, known: Tensor | None = None, *,
-    forgiving: bool | None = None, given: bool = False,
+def brought_by(
+    setup: Setup, alone: Alone | None, known: Tensor | None = None, *, forgiving: bool | None = None,
+    given: bool = False,
 ) -> Brought:  # fmt: skip
-    """Return what everybody brings, measured from what training alone gave; or `known` already, by an earlier process.
+    """Return what everybody brings, measured from what clients became alone where it is not `known`.
 
     `forgiving` takes a client that diverged alone for one that brings least, instead of ending the run; by default only
-    where clients may attack. Contributions `given` by the user may be of any kind.
+    where clients may attack.
     """
-    alone = diverged = None
-    if trained is not None:
-        uploads = act(setup, *trained)[0]
-        alone, diverged = _models(setup, uploads, setup.attack is not None if forgiving is None else forgiving)
+    if alone is not None and not (setup.attack is not None if forgiving is None else forgiving):
+        _refuse_diverged(setup, alone)
     accuracies = are_accuracies(setup.experiment.contribution.measure, ())
     if known is None:
-        known = _measure(setup, alone, diverged)
+        known = _measure(setup, alone)
     known = _checked(known, setup)
     if given:
         accuracies = bool(((known >= 0) & (known <= 1)).all())  # for all we know
-    return Brought(known, alone, accuracies)
+    return Brought(known, None if alone is None else alone.models, accuracies)
 
 
 def measured(
-    setup: Setup, methods: Sequence[Method[Any]], known: Tensor | None = None, *, given: bool = False
-) -> Brought:
+    setup: Setup, methods: Sequence[Method[Any]], known: Tensor | None = None, *, given: bool = False,
+    remembered: bool = False,
+) -> Brought:  # fmt: skip
     """Return what everybody brings, with the set-up's own engine to train alone."""
-    asked = training_alone(setup, methods, known)
-    trained = None if asked is None else (asked, setup.engine.train(asked.rewards, asked.clients, asked.t))
-    return measure_brought(setup, trained, known, given=given)
+    asking = measuring(setup, methods, known, given=given, remembered=remembered)
+    return driven(asking, lambda asked: setup.engine.train(asked.rewards, asked.clients, asked.t))
 
 
-def act(setup: Setup, asked: Training, trained: Trained) -> Trained:
-    """Return what comes back from a training: attackers, if there are any, have changed their uploads."""
-    return trained if setup.attack is None else setup.attack.act(asked.rewards, asked.clients, asked.t, trained)
+def notes(setup: Setup) -> list[str]:
+    """Say what is to be known of how contributions are measured, in sentences."""
+    own = setup.experiment.contribution
+    trained = "contributions" not in setup.given and contributions.find(own.measure).needs_training
+    if own.epochs is not None or not trained or setup.validation is not None:
+        return []
+    return [
+        f"Contributions are measured after {WITHOUT_VALIDATION} epochs alone, because there is no validation set that "
+        "would tell when a model stops rising: a client that trains longer or repeats its samples brings more."
+    ]
+
+
+def repeats(setup: Setup) -> bool:
+    """Say whether clients train alone again during a run."""
+    own = setup.experiment.contribution
+    return own.every is not None and contributions.find(own.measure).needs_training
 
 
 def is_due(setup: Setup, t: int) -> bool:
     """Say whether contributions are measured again before round t."""
     every = setup.experiment.contribution.every
-    return every is not None and t > 1 and (t - 1) % every == 0
+    return repeats(setup) and every is not None and t > 1 and (t - 1) % every == 0
 
 
-def handed_again(setup: Setup, t: int) -> Rewards:
-    """Return what clients are handed to train alone again before round t."""
-    alone = setup.alone_rewards
-    return replace(alone, work=alone.work.again_in(t))
+def measured_again(
+    setup: Setup, status: ClientStatus, alone: Alone, whole: Tensor
+) -> tuple[ClientStatus, dict[int, str]]:
+    """Return the clients' status after they trained alone again, and whose models are refused, and why.
 
-
-def measured_again(setup: Setup, status: ClientStatus, uploads: Uploads) -> ClientStatus:
-    """Return the clients' status after they trained alone again; without an answer a contribution stays."""
-    alone, diverged = _models(setup, uploads, forgiving=True)  # one that diverges does not end a run under way
-    fresh = _checked(_measure(setup, alone, diverged), setup)
-    asked = uploads.present & status.members
-    return replace(status, contributions=torch.where(asked, fresh, status.contributions))
+    Without an answer a contribution stays; so it does where a model that would raise it is rather one that was handed
+    out: the `whole` one, or rows of it (N, D), or what the client can put together from what it was handed.
+    """
+    fresh = _checked(_measure(setup, alone), setup)
+    asked, refused = alone.answered & status.members, torch.zeros_like(alone.answered)
+    if status.alone is not None and status.handed is not None:
+        resent = upload_checks.resent(alone.models, status.alone, status.handed, whole)
+        refused = asked & ~alone.diverged & resent & (fresh > status.contributions)
+    if status.alone is not None and bool(refused.any()):  # nor may others be measured against what is refused
+        own = torch.where(refused[:, None], status.alone, alone.models)
+        fresh = _checked(_measure(setup, replace(alone, models=own)), setup)
+    status = replace(status, contributions=torch.where(asked & ~refused, fresh, status.contributions))
+    return status, dict.fromkeys(refused.nonzero().flatten().tolist(), upload_checks.RESENT)
 
 
 def server_of(setup: Setup, brought: Brought) -> Server:
@@ -101,27 +130,22 @@ def server_of(setup: Setup, brought: Brought) -> Server:
     )  # fmt: skip
 
 
-def _models(setup: Setup, uploads: Uploads, forgiving: bool) -> tuple[Tensor, Tensor]:
-    """Return the models trained alone (N, D), and who diverged (N,) and counts as not having trained."""
-    models = uploads.updates + setup.initial
-    diverged = ~torch.isfinite(models).all(1)
-    first = diverged.nonzero().flatten().tolist()[:1]
-    if first and not forgiving:
+def _refuse_diverged(setup: Setup, alone: Alone) -> None:
+    for client in alone.diverged.nonzero().flatten().tolist():
         raise RunError(
-            f"Client {setup.problem.federation.names[first[0]]!r} diverged when it trained alone, so what it brings "
+            f"Client {setup.problem.federation.names[client]!r} diverged when it trained alone, so what it brings "
             "cannot be measured: lower training.lr or set training.clip."
         )
-    return torch.where(diverged[:, None], setup.initial, models) if first else models, diverged
 
 
-def _measure(setup: Setup, alone: Tensor | None, diverged: Tensor | None) -> Tensor:
+def _measure(setup: Setup, alone: Alone | None) -> Tensor:
     wanted = setup.experiment.contribution
     found = contributions.measure(
-        wanted.measure, wanted.on, setup.problem, setup.initial, setup.tester, setup.validation, alone,
-        wanted.permutations,
+        wanted.measure, wanted.on, setup.problem, setup.initial, setup.tester, setup.validation,
+        None if alone is None else alone.models, wanted.permutations,
     )  # fmt: skip
     found = _checked(found, setup)
-    return found if diverged is None else torch.where(diverged, found.min(), found)  # who diverged brings least
+    return found if alone is None else torch.where(alone.diverged, found.min(), found)  # who diverged brings least
 
 
 def _checked(contributions: Tensor, setup: Setup) -> Tensor:

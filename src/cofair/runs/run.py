@@ -22,7 +22,8 @@ from cofair.results.tested_round import TestedRound
 from cofair.rounds.client_status import ClientStatus
 from cofair.runs import loop
 from cofair.runs.kept import Kept
-from cofair.runs.measurement import Brought, measured, server_of
+from cofair.runs.measurement import Brought, measured, repeats, server_of
+from cofair.runs.measurement import notes as contribution_notes
 from cofair.runs.setup import Parts, Setup, set_up
 from cofair.runs.state import RunState, Stopwatch
 from cofair.runs.tally import Tally
@@ -112,7 +113,8 @@ class Run:
         if self._ended_before:
             return None
         self.state = past.state or RunState(
-            0, method.start(server), ClientStates(), Tally.empty(server), ClientStatus.at_first(server.contributions),
+            0, method.start(server), ClientStates(), Tally.empty(server),
+            ClientStatus.at_first(server.contributions, self._compared_with),
             kept=Kept() if self.experiment.run.held else None,
         )  # fmt: skip
         self._watch = Stopwatch(self._clock, self.state.seconds)
@@ -173,7 +175,7 @@ class Run:
         self._journal.joined(self._server, t)
         state = self.state
         self.change(
-            status=state.status.with_newcomers(self._server.contributions),
+            status=state.status.with_newcomers(self._server.contributions, self._compared_with),
             tally=state.tally.with_newcomers(self._server.clients),
             kept=state.kept and state.kept.with_newcomers(len(state.status.brought), self._server.clients),
         )
@@ -193,6 +195,11 @@ class Run:
         self.change(round=t, seconds=self.seconds(), last=t == self.last_round)
         self._journal.keep(self.state)
 
+    @property
+    def _compared_with(self) -> Tensor | None:
+        """Return the models (N, D) that those trained alone later are compared with, where there will be any."""
+        return self.brought.alone if repeats(self.setup) else None
+
     def _enlarge(self, setup: Setup, brought: Brought) -> None:
         self.setup, self.brought = setup, brought
         self._server, self._known_status = server_of(setup, brought), None
@@ -201,7 +208,7 @@ class Run:
         """Return what a run folder records besides the settings."""
         federation, server, problem = self.problem.federation, self._server, self.problem
         device, attack = federation.device, self.setup.attack
-        notes = self.experiment.method.notes(server)
+        notes = [*contribution_notes(self.setup), *self.experiment.method.notes(server)]
         return {
             "format": FORMAT,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -237,10 +244,11 @@ def prepare(
     """Set up an experiment, measure what everybody brings, and return the run, ready to start."""
     parts = parts or Parts()
     setup = set_up(experiment, parts)
-    known = parts.contributions
+    known, given = parts.contributions, parts.contributions is not None
     if known is None and journal is not None:
         known = journal.contributions
-    brought = measured(setup, [experiment.method], known, given=parts.contributions is not None)
+    remembered = journal is not None and journal.has_state
+    brought = measured(setup, [experiment.method], known, given=given, remembered=remembered)
     return Run(Job(experiment, folder), setup, brought, journal=journal, listener=listener)
 
 

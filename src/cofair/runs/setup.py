@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +16,8 @@ from cofair.data.attackers import attackers, with_flipped_labels, with_identitie
 from cofair.data.build import Pool, federate
 from cofair.data.federation import Federation
 from cofair.engine import choose, losses
-from cofair.engine.phases import ALONE
 from cofair.engine.problem import Engine, Problem, first_line
-from cofair.engine.protocol import Rewards
+from cofair.engine.protocol import Trained, Training
 from cofair.engine.vectorised import VectorisedEngine
 from cofair.errors import CofairError, UsageError
 from cofair.methods import Method
@@ -71,11 +70,9 @@ class Setup:
         samples = self.problem.federation.validation
         return None if samples is None else Scorer(self.problem, samples)
 
-    @property
-    def alone_rewards(self) -> Rewards:
-        """Return what clients are handed to train by themselves."""
-        work = self.experiment.training.work()
-        return Rewards(self.initial, replace(work, steps=None, epochs=self.experiment.contribution.epochs, phase=ALONE))
+    def acted(self, asked: Training, trained: Trained) -> Trained:
+        """Return what comes back from a training: attackers, if there are any, have changed their uploads."""
+        return trained if self.attack is None else self.attack.act(asked.rewards, asked.clients, asked.t, trained)
 
     def evaluates(self, t: int) -> bool:
         """Say whether the rewards of round t are tested."""

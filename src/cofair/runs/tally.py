@@ -1,7 +1,7 @@
 """What a run counts between two tests: downloads, who held which neuron, whose uploads counted or were refused."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,7 +54,7 @@ class Tally:
 
     def after(self, server: Server, rewards: Rewards, uploads: Uploads, t: int) -> "Tally":
         """Return the counts after one more training."""
-        masks, own = rewards.neuron_masks, [(t, client, why) for client, why in sorted(uploads.refused.items())]
+        masks = rewards.neuron_masks
         counts_later = masks is not None and server.neurons is not None and rewards.download is None
         handed = self.handed if masks is None else (*self.handed, Handed(masks, rewards.participants, counts_later))
         counts = replace(
@@ -62,9 +62,12 @@ class Tally:
             downloaded=self.downloaded if counts_later else self.downloaded + _download(server, rewards),
             handed=handed,
             present=(*self.present, (t, uploads.present)) if rewards.work.phase.uploads else self.present,
-            refused=(*self.refused, *own),
-        )
+        ).refusing(uploads.refused, t)
         return counts.counted(server) if len(handed) == _TOGETHER else counts
+
+    def refusing(self, refused: Mapping[int, str], t: int) -> "Tally":
+        """Return the counts after models of some clients were refused, by client, and why."""
+        return replace(self, refused=(*self.refused, *((t, client, why) for client, why in sorted(refused.items()))))
 
     def counted(self, server: Server) -> "Tally":
         """Return the counts with no submodels waiting."""

@@ -82,6 +82,11 @@ class Checkpoints:
                 (self._folder / name).unlink(missing_ok=True)
 
 
+def exists(folder: Path) -> bool:
+    """Say whether a folder holds a checkpoint."""
+    return (folder / CHECKPOINT).exists() or (folder / PREVIOUS).exists()
+
+
 def latest(folder: Path) -> TensorFile | None:
     """Return a folder's latest checkpoint, or None; if it is damaged, the error offers the previous one."""
     path, previous = folder / CHECKPOINT, folder / PREVIOUS

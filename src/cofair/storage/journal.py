@@ -45,6 +45,10 @@ class Journal(Protocol):
         """Return what every client brings, if that was measured before the run was interrupted."""
 
     @property
+    def has_state(self) -> bool:
+        """Say whether the run resumes from what it had reached, and not from its start."""
+
+    @property
     def head(self) -> str:
         """Return the hash of the ledger that participants may rely on; empty if there is none."""
 
@@ -74,6 +78,7 @@ class NoJournal:
     """The journal of a run without a folder."""
 
     contributions = None
+    has_state = False
     head = ""
 
     def begin(self, *given: object) -> Past:
@@ -141,6 +146,12 @@ class FolderJournal:
         return (
             None if self._first_entry is None else torch.tensor(self._first_entry["contributions"], dtype=torch.float64)
         )
+
+    @property
+    def has_state(self) -> bool:
+        """Say whether the run resumes from what it had reached, and not from its start."""
+        path = self._folder.path
+        return self._first_entry is not None and (checkpoint.exists(path) or is_finished(path))
 
     @property
     def head(self) -> str:
