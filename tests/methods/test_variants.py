@@ -49,8 +49,11 @@ METHODS = [
     FedSAC(importance_transform="clamp", without_aggregation=True, interval=2), FedRAC(pack=2),
     FedRAC(pack=2, pack_offset=1, count="mask", beta=10.0), FedRAC(pack=3, without_allocation=True),
     FedRAC(pack=1, without_reputation=True, beta=5.0),
-    Contract(), Contract(fit="halves", pack=4), Contract(pays="neurons"),
-    Contract(curve="proportional", pack=2), Contract(curve="bcf_middle", count="mask", pack=3),
+    Contract(), Contract(curve="bcf_middle", first="mixed", every=1), Contract(first="largest", power=0.0),
+    Contract(first="random", curve="proportional", freshness=0.0, looks=2),
+    Contract(hands="submodels"), Contract(hands="submodels", fit="halves", pack=4),
+    Contract(hands="submodels", pays="neurons"), Contract(hands="submodels", curve="proportional", pack=2),
+    Contract(hands="submodels", curve="bcf_middle", count="mask", pack=3),
 ]  # fmt: skip
 every_method = pytest.mark.parametrize("method", METHODS, ids=repr)
 every_variant = pytest.mark.parametrize("method", [m for m in METHODS if m != type(m)()], ids=repr)

@@ -89,11 +89,11 @@ def test_others_are_not_measured_against_what_is_refused():
     assert float((plain - cheated).abs()[1:].max()) < 0.1
 
 
-def refusals(scene, seed):
+def refusals(scene, seed, hands="submodels"):
     tables = {
         "federation": {"scene": scene, "clients": 5, "samples": 100}, "training": {"rounds": 21},
         "run": {"seed": seed}, "contribution": {"every": 10}, "attack": {"name": "resend", "clients": [0]},
-        "method": {"name": "contract"},
+        "method": {"name": "contract", "hands": hands},
     }  # fmt: skip
     started = prepare(Experiment.from_dict(tables))
     done = collected(started)
@@ -106,6 +106,13 @@ def test_on_digits_only_who_resends_is_refused_and_gains_nothing(scene):
     refused, gained = refusals(scene, 0)
     assert refused == [(11, 0, RESENT), (21, 0, RESENT)]
     assert gained == 0
+
+
+def test_a_trailing_model_is_worth_nothing_as_ones_own():
+    """It is as good as promised: where that is no more than the client reaches alone, there is nothing to refuse."""
+    refused, gained = refusals("pow", 0, "trailing")
+    assert {client for _, client, _ in refused} <= {0}
+    assert gained <= 0
 
 
 @pytest.mark.long

@@ -78,6 +78,9 @@ class Contract(Method[State]):
         "trailing: which entries come first: rows of weight matrices or entries at random, the largest differences, or "
         "mixed (differences times random)",
     )  # fmt: skip
+    tolerance: float = setting(
+        0.01, "trailing: whose own training gains more than this gets the largest differences first", minimum=0
+    )
     every: int = setting(3, "trailing: rounds between two updates of a client's model", minimum=1)
     looks: int = setting(5, "trailing: halvings by which the share of entries to send is found", minimum=1)
     samples: int = setting(

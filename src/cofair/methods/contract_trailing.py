@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 class Trailing:
     """The server's model (D,), the clients' (N, D), and of each client (N,) the accuracies promised and validated.
 
-    `download` (N,) is the share of a model that changed in each client's.
+    `gain` (N,) is by how much a client's own training made its model better when its turn was last: what could be made
+    of it. `download` (N,) is the share of a model that changed in each client's.
     """
 
     parameters: Tensor
     models: Tensor
     promised: Tensor
     validated: Tensor
+    gain: Tensor
     download: Tensor
 
 
@@ -47,7 +49,8 @@ class TrailingModels(Method[Trailing]):
     def start(self, server: Server) -> Trailing:
         """Hand out the initial model, which everybody knows."""
         nothing = torch.zeros_like(server.contributions)
-        return Trailing(server.initial, server.initial.repeat(server.clients, 1), nothing, nothing, nothing)
+        models = server.initial.repeat(server.clients, 1)
+        return Trailing(server.initial, models, nothing, nothing, nothing, nothing)
 
     def rewards(self, server: Server, state: Trailing, t: int, phase: Phase) -> Rewards:
         """Hand out each client's own model; only what changed in it travels."""
@@ -57,8 +60,10 @@ class TrailingModels(Method[Trailing]):
         self, server: Server, state: Trailing, rewards: Rewards, uploads: Uploads, t: int, phase: Phase
     ) -> Trailing:
         """Move the server's model by the updates, then let the clients' follow."""
+        if not bool(uploads.present.any()):
+            return replace(state, download=torch.zeros_like(state.download))
         mean = mean_over_holders(uploads, None, "mask", server.aggregation, self.weights(server, state, t))
-        return self.follow(server, replace(state, parameters=state.parameters + mean), t)
+        return self.follow(server, replace(state, parameters=state.parameters + mean), t, uploads.updates)
 
     def weights(self, server: Server, state: Trailing, t: int) -> Tensor | None:
         """Return what updates weigh (N,): by contribution, and less the further behind a client's model is."""
@@ -69,31 +74,30 @@ class TrailingModels(Method[Trailing]):
         near = (state.validated / most.clamp(min=torch.finfo(most.dtype).tiny)).clamp(0, 1) ** self.contract.freshness
         return near if weights is None else near * weights
 
-    def follow(self, server: Server, state: Trailing, t: int, only: Tensor | None = None) -> Trailing:
+    def follow(self, server: Server, state: Trailing, t: int, updates: Tensor, only: Tensor | None = None) -> Trailing:
         """Bring models closer to the server's, those of clients whose turn it is, or `only` some (N,).
 
         While the whole model is no better than a client's promise, all of it is for that client.
         """
-        terms, theta = self.contract, state.parameters
+        terms, whole = self.contract, state.parameters
         scorer = server.validation.thinned(terms.samples)
-        device = theta.device
         due = (server.places() + t) % terms.every == 0 if only is None else only
-        places = due.nonzero().flatten().tolist()
-        there = torch.tensor(places, dtype=torch.long, device=device)
-        own = state.models[there]
-        found = scorer.score(torch.cat([theta[None], own])).metric.to(state.promised)
+        turns = due.nonzero().flatten()
+        there = turns.to(whole.device)
+        own, trained = state.models[there], updates[there]
+        found = scorer.score(torch.cat([whole[None], own, own + trained])).metric.to(state.promised)
+        before, made = found[1:].chunk(2)
         promised = self.promised(server, float(found[0]))
-        whole = promised >= found[0]
-        keys = priorities(terms.first, theta, own, server.layout, [server.random(t, server.names[i]) for i in places])
-        closer, accuracies = refreshed(scorer, theta, own, keys, promised[there], found[1:], terms.looks)
-        models = state.models.clone()
-        models[there] = closer
-        models = torch.where(whole[:, None], theta, models)
-        validated = state.validated.clone()
-        validated[there] = accuracies.to(validated)
-        validated = torch.where(whole, found[0], validated)
-        download = (models != state.models).sum(1).to(promised) / len(theta)
-        return Trailing(theta, models, promised, validated, download)
+        gains = torch.where(trained.any(1), made - before, state.gain[there])
+        sources = [server.random(t, server.names[i]) for i in turns.tolist()]
+        drawn = priorities(terms.first, whole, own, server.layout, sources)
+        keys = torch.where((gains > terms.tolerance)[:, None], (whole - own).abs(), drawn)
+        closer, accuracies = refreshed(scorer, whole, own, keys, promised[there], before, terms.looks)
+        young = promised >= found[0]
+        models = torch.where(young[:, None], whole, state.models.index_copy(0, there, closer))
+        validated = torch.where(young, found[0], state.validated.index_copy(0, there, accuracies))
+        download = (models != state.models).sum(1).to(promised) / len(whole)
+        return Trailing(whole, models, promised, validated, state.gain.index_copy(0, there, gains), download)
 
     def promised(self, server: Server, accuracy: float) -> Tensor:
         """Return what is promised (N,): nobody less than it reaches alone, as far as the whole model is that good.
@@ -112,4 +116,5 @@ class TrailingModels(Method[Trailing]):
     def welcome(self, server: Server, state: Trailing, t: int) -> Trailing:
         """Give newcomers, who come last, what they have earned."""
         new = torch.arange(server.clients) >= len(state.models)
-        return self.follow(server, super().welcome(server, state, t), t, new)
+        larger = super().welcome(server, state, t)
+        return self.follow(server, larger, t, torch.zeros_like(larger.models), new)
