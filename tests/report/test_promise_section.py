@@ -74,6 +74,15 @@ def test_a_client_is_told_how_closely_a_promise_can_be_kept():
         assert told_at_the_end in promise_sentences(run, promises(run), 0, last=2)
 
 
+def test_a_client_is_told_where_a_promise_has_fallen_below_what_it_holds():
+    records = [record(1, [0.5, 0.6], [0.5, 0.6], [0.5, 0.6]), record(2, [0.4, 0.55], [0.5, 0.55], [0.5, 0.55])]
+    run = run_of(records)
+    assert "its model is 10.0 points better on the validation set than promised" in promise_sentences(
+        run, promises(run), 0
+    )
+    assert "cannot be taken back" not in promise_sentences(run, promises(run), 1)
+
+
 def test_methods_without_promises_have_none():
     bare = Record(1, 90.0, [0.3, 0.5], None, None, [1.0, 1.0], 1.0, True)
     assert promises(run_of([bare])) is None

@@ -79,10 +79,11 @@ class Contract(Method[State]):
         "mixed (differences times random)",
     )  # fmt: skip
     tolerance: float = setting(
-        0.01, "trailing: whose own training gains more than this gets the largest differences first", minimum=0
+        -0.04,
+        "trailing: whose model gains more accuracy than this by its own training gets the largest differences first",
     )
     every: int = setting(3, "trailing: rounds between two updates of a client's model", minimum=1)
-    looks: int = setting(5, "trailing: halvings by which the share of entries to send is found", minimum=1)
+    looks: int = setting(6, "trailing: halvings by which the share of entries to send is found", minimum=1)
     samples: int = setting(
         2000, "trailing: validation samples that models are calibrated on, at most, always the same", minimum=1
     )

@@ -11,6 +11,7 @@ from cofair.report.over_rounds import over_rounds, seed_of
 from cofair.report.plots import Plot
 from cofair.report.reported_runs import ReportedRun
 
+FALLEN = 0.5  # points that a model has to be better than promised for that to be said
 MISS = 1.5  # points of accuracy: more than that counts as a miss
 Floats = npt.NDArray[np.float64]
 
@@ -84,6 +85,18 @@ def promise_sentences(run: ReportedRun, made: Promises, i: int, last: int = 10) 
         f"It was promised {promised:.1f} %: its reward has {validated:.1f} % on the validation set and {tested:.1f} % "
         f"on the test set, in the mean of the final {min(last, len(made.rounds))} tested rounds{seed_of(run)}. "
         f"The largest miss was {abs(miss):.1f} points {where} the promise, in round {made.rounds[worst]}.{interval}"
+        f"{_fallen(run, made, i)}"
+    )
+
+
+def _fallen(run: ReportedRun, made: Promises, i: int) -> str:
+    """Say where a client's model, which nobody can take back, is better than what it is promised in the end."""
+    more = made.validated[-1, i] - made.promised[-1, i]
+    if run.setting("method", "hands") == "submodels" or not more >= FALLEN:
+        return ""
+    return (
+        f" In the last round its model is {more:.1f} points better on the validation set than promised: the promise "
+        "has fallen, and what was handed out cannot be taken back."
     )
 
 
@@ -100,4 +113,6 @@ def round_by_round(made: Promises, i: int) -> list[list[str]]:
 def samples_that_choose(run: ReportedRun) -> int:
     """Return how many samples rewards are chosen on; 0 if unknown, or if the metric is not accuracy."""
     samples = int(run.facts.get("validation_samples", 0)) if run.metric == "accuracy" else 0
+    if run.setting("method", "hands") == "trailing":
+        return min(samples, int(run.setting("method", "samples") or samples))
     return (samples + 1) // 2 if run.setting("method", "fit") == "halves" else samples

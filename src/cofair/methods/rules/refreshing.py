@@ -41,19 +41,22 @@ def refreshed(
 ) -> tuple[Tensor, Tensor]:
     """Return models (n, D) with as many entries of the whole model as their promises (n,) allow, and their accuracies.
 
-    The share of entries is found by halving, with so many looks. A model that is better than its promise already, as
+    How many is found by halving, with so many looks, counted in what they weigh together: the largest differences are
+    few, and each matters. A model that is better than its promise already, as
     the promise fell, gets no better by this: nothing that was handed out can be taken back.
     """
     if not len(own):
         return own, accuracies
     bound = torch.maximum(promised, accuracies)
     ranked = keys[:, :: max(1, keys.shape[1] // _SAMPLED)].sort(1, descending=True).values
+    weight = ranked.double().cumsum(1)
     low, high = torch.zeros_like(bound), torch.ones_like(bound)
     found, found_accuracies = own, accuracies
     for _ in range(looks):
         share = (low + high) / 2
-        last = (share * ranked.shape[1]).long().clamp(max=ranked.shape[1] - 1)
-        candidates = torch.where(keys > ranked.gather(1, last[:, None]), whole, own)
+        last = torch.searchsorted(weight, (share * weight[:, -1].to(share))[:, None].to(weight))
+        least = ranked.gather(1, last.clamp(max=ranked.shape[1] - 1))
+        candidates = torch.where(keys > least, whole, own)
         scores = scorer.score(candidates).metric.to(bound)
         fits = scores <= bound
         found = torch.where(fits[:, None], candidates, found)
