@@ -24,7 +24,11 @@ from tests.storage.test_ledger import rehashed
 from tests.storage.test_resume import carried_out, experiment_of
 
 EVERYTHING = experiment_of(
-    "contract", training={"lr": 0.3, "steps": 3}, contribution={"epochs": 20, "every": 5}, run={"joint": True}
+    "contract",
+    training={"lr": 0.3, "steps": 3},
+    contribution={"epochs": 20, "every": 5},
+    run={"joint": True},
+    method={"hands": "submodels"},
 ).to_dict() | {"attack": {"name": "nan", "clients": [3], "from_round": 6}}  # a history with all that there can be
 
 

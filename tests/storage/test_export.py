@@ -36,11 +36,15 @@ assert "cofair" not in sys.modules
 """
 
 
+def carried_out(folder, hands):
+    experiment = Experiment.from_dict({**TINY, "method": {"name": "contract", "hands": hands}})
+    return run_experiment(experiment, RunFolder(folder))
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "contract"
-    experiment = Experiment.from_dict({**TINY, "method": {"name": "contract"}})
-    return folder, run_experiment(experiment, RunFolder(folder))
+    return folder, carried_out(folder, "submodels")
 
 
 def test_a_submodel_runs_in_a_python_that_has_no_cofair(finished, tmp_path):
@@ -77,21 +81,36 @@ def swapped(path):
     write(path, file.facts, replace(kept, parameters=kept.parameters + 1))
 
 
-def test_a_reward_that_is_not_the_one_in_the_ledger_is_refused(finished, tmp_path):
-    folder = shutil.copytree(finished[0], tmp_path / "run")
-    swapped(folder / "rewards.safetensors")
-    with pytest.raises(RunError, match="are not those whose hashes the ledger has"):
-        export_from_folder(folder, "3", tmp_path / "mine")
-    # the ledgers of earlier versions have hashes of the clients' own models only
+def of_an_earlier_version(folder):
+    """Write the ledger as earlier versions did, with hashes of the clients' own models only."""
     entries = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
     old = [{k: v for k, v in entry.items() if k not in ("settings", "facts", "kept", "last")} for entry in entries]
     lines = chained(old)
     (folder / "ledger.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
     summary = json.loads((folder / "summary.json").read_text())
     (folder / "summary.json").write_text(json.dumps(summary | {"ledger": json.loads(lines[-1])["hash"]}))
+
+
+def test_a_reward_that_is_not_the_one_in_the_ledger_is_refused(finished, tmp_path):
+    folder = shutil.copytree(finished[0], tmp_path / "run")
+    swapped(folder / "rewards.safetensors")
+    with pytest.raises(RunError, match="are not those whose hashes the ledger has"):
+        export_from_folder(folder, "3", tmp_path / "mine")
+    of_an_earlier_version(folder)
     with pytest.raises(RunError, match=r"The reward of client '3' in .* is not the one whose hash the ledger has"):
         export_from_folder(folder, "3", tmp_path / "mine")
     assert not list(tmp_path.glob("mine*"))
+
+
+def test_a_whole_model_that_is_not_the_one_in_a_ledger_of_an_earlier_version_is_refused(tmp_path):
+    folder = tmp_path / "run"
+    carried_out(folder, "trailing")
+    of_an_earlier_version(folder)
+    export_from_folder(folder, "3", tmp_path / "mine")
+    swapped(folder / "rewards.safetensors")
+    with pytest.raises(RunError, match="are not those whose hashes the ledger has"):
+        export_from_folder(folder, "3", tmp_path / "other")
+    assert not list(tmp_path.glob("other*"))
 
 
 def test_no_sample_is_in_the_files(tmp_path):
