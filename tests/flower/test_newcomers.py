@@ -12,6 +12,7 @@ from flwr.app import Message, RecordDict
 
 from cofair import methods
 from cofair.flower import messages
+from cofair.flower.grid_engine import GridEngine
 from cofair.report.page import write, write_statement
 from cofair.report.reported_runs import read_methods, read_run
 from cofair.storage import ledger
@@ -19,7 +20,7 @@ from cofair.storage.folder import RunFolder
 from tests.flower.federations import SOON, experiment, grid_of, node_of, served, simulated
 from tests.flower.test_coming_and_going import arriving, while_round
 
-THREE = replace(SOON, clients=3)
+THREE = replace(SOON, clients=3, round_seconds=4.0)  # of which a newcomer has a quarter to train alone
 
 
 @pytest.fixture(autouse=True)
@@ -72,8 +73,8 @@ def test_a_newcomer_stands_as_one_that_was_expected(name):
 
 
 @pytest.mark.parametrize("name", ["fedsac", "fedrac", "contract", "heterofl"])
-def test_a_newcomer_is_not_given_what_it_has_not_earned(name):
-    chosen = experiment(name, last=5)
+def test_a_newcomer_is_not_given_neurons_that_it_has_not_earned(name):
+    chosen = experiment(name, last=5, method={"hands": "submodels"} if name == "contract" else {})
     grid = arriving(chosen, 3, before=3)
     grid.watch = True
     result = served(chosen, grid, THREE)
@@ -90,6 +91,21 @@ def test_a_newcomer_is_not_given_what_it_has_not_earned(name):
         return [sum(byte.bit_count() for byte in array.data) for array in held]
 
     assert neurons(3, 3)[0] < neurons(best, 3)[0]
+
+
+def test_a_newcomer_is_given_a_model_as_accurate_as_it_has_earned(monkeypatch):
+    chosen, handed, ask = experiment("contract", last=9), {}, GridEngine.ask
+
+    def asking(engine, rewards, asked, t, *given):
+        handed[t] = rewards.parameters
+        return ask(engine, rewards, asked, t, *given)
+
+    monkeypatch.setattr(GridEngine, "ask", asking)
+    served(chosen, arriving(chosen, 3, before=8), THREE)
+    _, prepared = simulated(chosen)
+    best, own = prepared.server.validation.score(handed[8]).metric[[1, 3]].tolist()
+    promised = chosen.method.mechanism.promised(prepared.server, best)[3]
+    assert promised - 0.05 < own <= promised < best - 0.1
 
 
 def test_the_folder_tells_of_a_newcomer(tmp_path):
