@@ -31,9 +31,9 @@ def main() -> None:
             parser.error(f"there is no folder {folder}")
     runs = [read_run(run) for folder in given.folders for run in sorted(folder.iterdir()) if run.is_dir()]
     rows: dict[tuple[str, str, str], list[ReportedRun]] = {}
-    for run in runs:
+    for run, label in zip(runs, labels(runs), strict=True):
         if run.outcome.held is not None:
-            key = run.setting("federation", "data"), run.setting("federation", "scene"), label(run)
+            key = run.setting("federation", "data"), run.setting("federation", "scene"), label
             rows.setdefault(key, []).append(run)
     print(
         "| data, scene | method | seeds | γ delivered | γ kept | γ held | γ bound | best client, % | weakest: alone, "
@@ -43,10 +43,15 @@ def main() -> None:
         print(f"| {data} {scene} | {name} | {len(own)} | {' | '.join(cells(own))} |")
 
 
-def label(run: ReportedRun) -> str:
-    """Return a method's name, with what makes it another one."""
-    hands = run.setting("method", "hands")
-    return run.outcome.method if hands in (None, "trailing") else f"{run.outcome.method} ({hands})"
+def labels(runs: Sequence[ReportedRun]) -> list[str]:
+    """Return the methods' names, with the settings in which runs of one method differ."""
+    found = []
+    for run in runs:
+        rivals = [other.experiment["method"] for other in runs if other.outcome.method == run.outcome.method]
+        own = run.experiment["method"]
+        differing = [f"{key} {own[key]}" for key in own if any(other.get(key) != own[key] for other in rivals)]
+        found.append(" · ".join([run.outcome.method, *differing]))
+    return found
 
 
 def cells(runs: Sequence[ReportedRun]) -> list[str]:

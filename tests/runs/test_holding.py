@@ -10,13 +10,14 @@ import cofair
 from cofair.config.experiment import Experiment
 from cofair.config.job import Job
 from cofair.data.federation import Samples
+from cofair.data.held_back import Divided
 from cofair.engine import choose
 from cofair.engine.protocol import Delivered
 from cofair.runs import tuning
 from cofair.runs.in_turn import run_in_turn
 from cofair.runs.kept import Kept
 from cofair.runs.lockstep_batch import run_in_lockstep
-from cofair.runs.own_choice import Judged, choice, deviation, worth
+from cofair.runs.own_choice import Judged, OwnSamples, choice
 from cofair.runs.state import RunState
 from cofair.storage import tensor_file
 from tests.conftest import small_federation, small_stack
@@ -184,32 +185,27 @@ def test_an_empty_client_holds_what_is_delivered():
 
 def test_clients_choose_by_the_metric_then_by_the_loss_then_the_first():
     judged = {
-        1.0: Judged(torch.tensor([0.5, 0.5, 0.5, torch.nan]), torch.tensor([1.0, 1.0, 1.0, torch.nan])),
-        2.0: Judged(torch.tensor([0.5, 0.4, 0.5, torch.nan]), torch.tensor([0.9, 0.1, 1.0, torch.nan])),
-        3.0: Judged(torch.tensor([0.4, 0.4, 0.5, torch.nan]), torch.tensor([0.1, 0.1, 1.0, torch.nan])),
+        "a": Judged(torch.tensor([0.5, 0.5, 0.5, torch.nan]), torch.tensor([1.0, 1.0, 1.0, torch.nan])),
+        "b": Judged(torch.tensor([0.5, 0.4, 0.5, torch.nan]), torch.tensor([0.9, 0.1, 1.0, torch.nan])),
+        "c": Judged(torch.tensor([0.4, 0.4, 0.5, torch.nan]), torch.tensor([0.1, 0.1, 1.0, torch.nan])),
     }
-    models = {name: Delivered(torch.tensor([value])) for name, value in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
-    assert choice(models, lambda own: judged[float(own.parameters)]) == ["b", "a", "a", "a"]
+    assert choice(judged) == ["b", "a", "a", "a"]
 
 
-def test_a_client_leaves_what_is_delivered_only_for_what_is_better_beyond_the_noise_of_its_samples():
-    metric, loss = torch.tensor([0.5, 0.5, 0.5]), torch.ones(3)
-    judged = {
-        1.0: Judged(metric, loss, torch.tensor([0.3, 0.1, 0.0])),
-        2.0: Judged(metric + 0.2, loss, torch.tensor([0.3, 0.1, 0.0])),
-        3.0: Judged(metric + 0.15, 0.1 * loss, torch.tensor([0.3, 0.1, 0.0])),
-    }
-    models = {name: Delivered(torch.tensor([value])) for name, value in (("a", 1.0), ("b", 2.0), ("c", 3.0))}
-    assert choice(models, lambda own: judged[float(own.parameters)]) == ["a", "b", "b"]
-
-
-def test_classes_count_alike_and_few_samples_are_noisy():
-    """Nine samples of one class and one of another tell as much as 3.6 evenly spread ones: 2² / (1/9 + 1/1)."""
-    assert worth(torch.tensor([0] * 9 + [1])) == pytest.approx(3.6)
-    assert worth(torch.tensor([2] * 7)) == pytest.approx(7)
-    assert deviation(torch.tensor([0.5, 1.0]), torch.tensor([3.6, 9.0])).tolist() == pytest.approx([
-        (0.25 / 3.6) ** 0.5, (0.1 * 0.9 / 9) ** 0.5
-    ])  # fmt: skip
+def test_classes_count_alike_and_half_of_what_is_known_of_others_counts_as_forgotten():
+    labels = [0] * 9 + [1], [2] * 7, [0, 1, 2], []
+    clients = [(torch.zeros(len(own), 6), torch.tensor(own, dtype=torch.int64)) for own in labels]
+    test = torch.zeros(3, 6), torch.arange(3)
+    problem = prepared(experiment(), cofair.Federation(clients, test=test, validation=test)).problem
+    pool = problem.federation
+    places = torch.arange(20).split([len(own) for own in labels])
+    judge = OwnSamples(problem, Divided(pool, Samples(pool.inputs[pool.rows], pool.labels), places))
+    finds_class_0 = torch.zeros(problem.layout.size, dtype=torch.float64)
+    finds_class_0[-3] = 1  # the last layer's bias
+    judged = judge(Delivered(finds_class_0))
+    assert judged.metric.tolist() == pytest.approx([1 / 2, 0, 1 / 3, float("nan")], nan_ok=True)
+    assert judge.forgetting(judged).tolist() == pytest.approx([0.5 * 1 / 2 * 1 / 2, 0, 0, float("nan")], nan_ok=True)
+    assert choice({"a": judged, "b": judged.less(torch.tensor([-0.1, 0.1, -0.1, -0.1]))}) == ["b", "a", "b", "a"]
 
 
 def test_a_metric_that_a_few_samples_do_not_define_leaves_the_choice_to_the_loss():

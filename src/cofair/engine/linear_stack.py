@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cofair.engine.losses import Loss, cross_entropy
+from cofair.models.blocks import Blocks
 from cofair.models.parameters import Layout
 from cofair.neurons.map import NeuronMap
 
@@ -134,6 +135,26 @@ class LinearStack:
                 value = layer.activation.function(value)
             mask = own
         return value if value.dim() == 3 else value[None]
+
+    def rows_of_first(self, blocks: Blocks) -> slice | None:
+        """Return which blocks the outputs of the first layer are, where each is one with its bias, or None."""
+        layer = self.layers[0]
+        where = blocks.of(layer.weight)
+        return where if layer.bias is None or blocks.of(layer.bias) == where else None
+
+    def first(self, rows: Tensor, x: Tensor) -> Tensor:
+        """Return what the first layer of rows (C, D) puts out on inputs (n, ...), before its activation (C, n, units)."""
+        views, layer = self.layout.views(rows), self.layers[0]
+        return _applied(views[layer.weight], None if layer.bias is None else views[layer.bias], x.flatten(1))
+
+    def after_first(self, rows: Tensor, value: Tensor) -> Tensor:
+        """Return the outputs (C, n, classes) of rows whose first layer puts out these values, which are written over."""
+        views = self.layout.views(rows)
+        for layer, below in zip(self.layers[1:], self.layers, strict=False):
+            if below.activation is not None:
+                value = below.activation.function(value)
+            value = _applied(views[layer.weight], None if layer.bias is None else views[layer.bias], value)
+        return value
 
     def step(
         self, rows: Tensor, x: Tensor, y: Tensor, weights: Tensor, masks: Sequence[Tensor | None],

@@ -71,21 +71,23 @@ class Contract(Method[State]):
     )
     power: float = setting(3.0, "a client's update weighs its contribution to this power; 0: all alike", minimum=0)
     freshness: float = setting(
-        4.0, "trailing: an update weighs validated / A of its client's model to this power; 0: all alike", minimum=0
+        8.0, "trailing: an update weighs validated / A of its client's model to this power; 0: all alike", minimum=0
     )
-    first: Literal["rows", "largest", "mixed", "random"] = setting(
-        "rows",
-        "trailing: which entries come first: rows of weight matrices or entries at random, the largest differences, or "
+    first: Literal["random", "largest", "mixed"] = setting(
+        "random",
+        "trailing: which units' weights are brought up to date first: at random, those with the largest differences, or "
         "mixed (differences times random)",
-    )  # fmt: skip
+    )
+    guarded: Literal["random", "largest", "mixed"] = setting(
+        "mixed", "trailing: the same for clients whose own training would repair their models"
+    )
     tolerance: float = setting(
-        -0.04,
-        "trailing: whose model gains more accuracy than this by its own training gets the largest differences first",
+        -0.04, "trailing: these are clients whose own training makes a model better by more accuracy than this"
     )
     every: int = setting(3, "trailing: rounds between two updates of a client's model", minimum=1)
-    looks: int = setting(6, "trailing: halvings by which the share of entries to send is found", minimum=1)
+    looks: int = setting(3, "trailing: halvings by which the share of entries to send is found", minimum=1)
     samples: int = setting(
-        2000, "trailing: validation samples that models are calibrated on, at most, always the same", minimum=1
+        10_000, "trailing: validation samples that models are calibrated on, at most, always the same", minimum=1
     )
     pays: Literal["accuracy", "neurons"] = setting(
         "accuracy",

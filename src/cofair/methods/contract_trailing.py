@@ -4,6 +4,7 @@ What a client was never sent it cannot keep. A model that is a row of old and ne
 no newer ones, is all that it holds; its validation accuracy is what is calibrated. No neurons need to be known.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,8 +15,14 @@ from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method
 from cofair.methods.rules.aggregation import mean_over_holders
-from cofair.methods.rules.refreshing import priorities, refreshed
+from cofair.methods.rules.refreshing import Search, drawn_for, priorities, refreshed
 from cofair.methods.server import Server
+from cofair.models.blocks import Blocks
+from cofair.scoring.mixtures import Mixtures
+from cofair.scoring.scorer import Scorer
+
+_GAINS_ON = 500  # validation samples, at most: it only has to be seen which way a client's training goes
+_LEAST = 2**-10  # share of entries from which a search starts again
 
 if TYPE_CHECKING:
     from cofair.methods.contract import Contract
@@ -26,7 +33,8 @@ class Trailing:
     """The server's model (D,), the clients' (N, D), and of each client (N,) the accuracies promised and validated.
 
     `gain` (N,) is by how much a client's own training made its model better when its turn was last: what could be made
-    of it. `download` (N,) is the share of a model that changed in each client's.
+    of it. `share` (N,) of its old entries fitted then. `download` (N,) is the share of a model that changed in each
+    client's.
     """
 
     parameters: Tensor
@@ -34,6 +42,7 @@ class Trailing:
     promised: Tensor
     validated: Tensor
     gain: Tensor
+    share: Tensor
     download: Tensor
 
 
@@ -50,7 +59,8 @@ class TrailingModels(Method[Trailing]):
         """Hand out the initial model, which everybody knows."""
         nothing = torch.zeros_like(server.contributions)
         models = server.initial.repeat(server.clients, 1)
-        return Trailing(server.initial, models, nothing, nothing, nothing, nothing)
+        validated = self._scorer(server).score(server.initial[None]).metric.to(nothing).expand_as(nothing)
+        return Trailing(server.initial, models, nothing, validated, nothing, nothing + 0.5, nothing)
 
     def rewards(self, server: Server, state: Trailing, t: int, phase: Phase) -> Rewards:
         """Hand out each client's own model; only what changed in it travels."""
@@ -63,7 +73,11 @@ class TrailingModels(Method[Trailing]):
         if not bool(uploads.present.any()):
             return replace(state, download=torch.zeros_like(state.download))
         mean = mean_over_holders(uploads, None, "mask", server.aggregation, self.weights(server, state, t))
-        return self.follow(server, replace(state, parameters=state.parameters + mean), t, uploads.updates)
+        asked = rewards.participants if rewards.participants is not None else torch.ones_like(uploads.present)
+        silent = asked & ~uploads.present & (server.sizes > 0).to(asked.device)
+        turn = ((server.places() + t) % self.contract.every == 0).to(silent.device)
+        moved = replace(state, parameters=state.parameters + mean)
+        return self.follow(server, moved, t, uploads.updates, turn & ~silent, silent)
 
     def weights(self, server: Server, state: Trailing, t: int) -> Tensor | None:
         """Return what updates weigh (N,): by contribution, and less the further behind a client's model is."""
@@ -74,30 +88,61 @@ class TrailingModels(Method[Trailing]):
         near = (state.validated / most.clamp(min=torch.finfo(most.dtype).tiny)).clamp(0, 1) ** self.contract.freshness
         return near if weights is None else near * weights
 
-    def follow(self, server: Server, state: Trailing, t: int, updates: Tensor, only: Tensor | None = None) -> Trailing:
-        """Bring models closer to the server's, those of clients whose turn it is, or `only` some (N,).
+    def follow(
+        self, server: Server, state: Trailing, t: int, updates: Tensor, due: Tensor, silent: Tensor
+    ) -> Trailing:
+        """Bring the models of clients whose turn it is (N,) closer to the server's.
 
-        While the whole model is no better than a client's promise, all of it is for that client.
+        While the whole model is no better than a client's promise, all of it is for that client. Who was asked for an
+        update and is silent (N,) gets nothing.
         """
         terms, whole = self.contract, state.parameters
-        scorer = server.validation.thinned(terms.samples)
-        due = (server.places() + t) % terms.every == 0 if only is None else only
-        turns = due.nonzero().flatten()
-        there = turns.to(whole.device)
-        own, trained = state.models[there], updates[there]
-        found = scorer.score(torch.cat([whole[None], own, own + trained])).metric.to(state.promised)
-        before, made = found[1:].chunk(2)
-        promised = self.promised(server, float(found[0]))
-        gains = torch.where(trained.any(1), made - before, state.gain[there])
-        sources = [server.random(t, server.names[i]) for i in turns.tolist()]
-        drawn = priorities(terms.first, whole, own, server.layout, sources)
-        keys = torch.where((gains > terms.tolerance)[:, None], (whole - own).abs(), drawn)
-        closer, accuracies = refreshed(scorer, whole, own, keys, promised[there], before, terms.looks)
-        young = promised >= found[0]
-        models = torch.where(young[:, None], whole, state.models.index_copy(0, there, closer))
-        validated = torch.where(young, found[0], state.validated.index_copy(0, there, accuracies))
-        download = (models != state.models).sum(1).to(promised) / len(whole)
-        return Trailing(whole, models, promised, validated, state.gain.index_copy(0, there, gains), download)
+        scorer = self._scorer(server)
+        accuracy = scorer.score(whole[None]).metric[0].to(state.promised)
+        promised = self.promised(server, float(accuracy))
+        young = (promised >= accuracy) & ~silent
+        turns = (due & ~young).nonzero().flatten()
+        own, random = state.models[turns], [server.random(t, server.names[i]) for i in turns.tolist()]
+        gains = self.gains(server, state, own, updates[turns], turns)
+        repairs = gains > terms.tolerance
+        blocks = self.blocks(server)
+        weights = blocks.sums((whole - own).abs())
+        drawn = drawn_for(random, blocks.count, own)
+        search = Search(torch.where(repairs, state.share[turns], 0.5), terms.looks)
+        closer, accuracies, shares = refreshed(
+            Mixtures(scorer, whole, own, blocks), self.keys(weights / blocks.sizes.to(weights), drawn, repairs), weights,
+            promised[turns], state.validated[turns], search,
+        )  # fmt: skip
+        models = torch.where(young[:, None], whole, state.models.index_copy(0, turns, closer))
+        changed = torch.zeros_like(state.download).index_copy(0, turns, (closer != own).sum(1).to(promised))
+        if bool(young.any()):
+            changed[young] = (state.models[young] != whole).sum(1).to(promised)
+        return Trailing(
+            whole, models, promised,
+            validated=torch.where(young, accuracy, state.validated.index_copy(0, turns, accuracies)),
+            gain=state.gain.index_copy(0, turns, gains),
+            share=torch.where(young, 0.5, state.share.index_copy(0, turns, shares.clamp(min=_LEAST))),
+            download=changed / len(whole),
+        )  # fmt: skip
+
+    def gains(self, server: Server, state: Trailing, own: Tensor, trained: Tensor, turns: Tensor) -> Tensor:
+        """Return by how much some clients' own training makes their models better (n,), in the mean of their turns."""
+        if not len(own):
+            return state.gain[turns]
+        scores = server.validation.thinned(_GAINS_ON).score(torch.cat([own, own + trained])).metric.to(state.gain)
+        before, after = scores.chunk(2)
+        known = state.gain[turns]
+        gains = torch.where(known == 0, after - before, (known + after - before) / 2)
+        return torch.where(trained.any(1), gains, known)
+
+    def blocks(self, server: Server) -> Blocks:
+        """Return what is sent together: a unit's weights and bias."""
+        return Blocks.rows(server.layout)
+
+    def keys(self, means: Tensor, drawn: Tensor, repairs: Tensor) -> Tensor:
+        """Return how early each block (n, B) comes; for clients that repair their models (n,) in another order."""
+        plain, guarded = (priorities(first, means, drawn) for first in (self.contract.first, self.contract.guarded))
+        return torch.where(repairs[:, None], guarded, plain)
 
     def promised(self, server: Server, accuracy: float) -> Tensor:
         """Return what is promised (N,): nobody less than it reaches alone, as far as the whole model is that good.
@@ -115,6 +160,10 @@ class TrailingModels(Method[Trailing]):
 
     def welcome(self, server: Server, state: Trailing, t: int) -> Trailing:
         """Give newcomers, who come last, what they have earned."""
-        new = torch.arange(server.clients) >= len(state.models)
         larger = super().welcome(server, state, t)
-        return self.follow(server, larger, t, torch.zeros_like(larger.models), new)
+        new = torch.arange(server.clients, device=larger.models.device) >= len(state.models)
+        after = self.follow(server, larger, t, torch.zeros_like(larger.models), new, ~new)
+        return replace(after, download=larger.download + after.download)
+
+    def _scorer(self, server: Server) -> Scorer:
+        return server.validation.thinned(self.contract.samples)

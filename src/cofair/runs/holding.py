@@ -28,9 +28,12 @@ def held(setup: Setup, kept: Kept, delivered: Delivered, contributions: Tensor) 
         judge = OwnSamples(problem, own)
         by_test = by_samples(setup.tester, clients)
         models["tuned"], most_tuned = tuned(setup, own, [delivered, models["kept"]], judge, by_test)
-        chosen = choice(models, judge)
+        judged = {name: judge(own_models) for name, own_models in models.items()}
+        judged["tuned"] = judged["tuned"].less(judge.forgetting(judged["delivered"]))
+        chosen = choice(judged)
     elif setup.validation is not None:
-        chosen = choice(models, by_samples(setup.validation, clients))
+        judge_all = by_samples(setup.validation, clients)
+        chosen = choice({name: judge_all(own_models) for name, own_models in models.items()})
     else:
         chosen = ["kept"] * clients
     parts = {}

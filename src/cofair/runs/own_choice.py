@@ -1,10 +1,10 @@
 """How clients judge models to choose among them: by samples of their own that they hold back, never by the test set.
 
-A client knows that rewards are judged by all classes alike, and that few samples tell little: it counts the classes
-that it has alike, and leaves what is delivered only for what is better by more than the noise of its samples.
+A client knows that rewards are judged by all classes alike: it counts the classes that it has alike, and takes a model
+that it trains on its own data to forget half of what it knew of the others. Of the rules tried, clients fare best by
+this one (docs/held.md).
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -20,6 +20,7 @@ from cofair.metrics import Metric
 from cofair.scoring.scorer import Scorer
 
 Judge = Callable[[Delivered], "Judged"]
+FORGOTTEN = 0.5  # share of what a model knows of the classes that a client lacks
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,6 @@ class Judged:
 
     metric: Tensor
     loss: Tensor
-    noise: Tensor | None = None  # a standard deviation of the metric on so few samples (N,), where it is known
 
     @classmethod
     def worst(cls, clients: int, device: torch.device) -> "Judged":
@@ -40,11 +40,9 @@ class Judged:
         """Return where these models are better than others (N,): by the metric, where that is equal by the loss."""
         return (self.metric > other.metric) | ((self.metric == other.metric) & (self.loss < other.loss))
 
-    def beyond_noise(self) -> "Judged":
-        """Return what only models beat that are better by more than the noise."""
-        if self.noise is None:
-            return self
-        return Judged(self.metric + self.noise, torch.where(self.noise > 0, -torch.inf, self.loss))
+    def less(self, cost: Tensor) -> "Judged":
+        """Return these with a metric that is lower by a cost (N,)."""
+        return Judged(self.metric - cost, self.loss)
 
     def where(self, better: Tensor, other: "Judged") -> "Judged":
         """Return these where they are better (N,), and others elsewhere."""
@@ -60,7 +58,10 @@ class OwnSamples:
         metric = metrics.balanced_accuracy if plain else problem.metric
         forgiving = replace(problem, metric=_where_defined(metric))
         whole = Scorer(forgiving, own.samples) if len(own.samples) else None
-        self._tells = [worth(own.samples.y[places]) if plain and len(places) else math.nan for places in own.places]
+        classes = problem.federation.classes if plain else 0
+        has = [len(own.samples.y[places].unique()) for places in own.places]
+        lacks = [max(0, classes - count) / count if count else 0.0 for count in has]
+        self._lacks = torch.tensor(lacks, dtype=torch.float64, device=problem.device)
         self._scorers = [whole.on(places) if whole is not None and len(places) else None for places in own.places]
 
     def __call__(self, models: Delivered) -> Judged:
@@ -76,20 +77,14 @@ class OwnSamples:
             scores = scorer.score(row, None if masks is None else masks[i : i + 1])
             found.append(torch.stack([scores.metric[0].to(nothing), scores.loss[0].to(nothing)]))
         metric, loss = torch.stack(found).unbind(1)
-        return Judged(metric, loss, deviation(metric, metric.new_tensor(self._tells)).nan_to_num(0))
+        return Judged(metric, loss)
 
+    def forgetting(self, before: Judged) -> Tensor:
+        """Return what training on its own data is taken to cost each client (N,), in accuracy on the classes it has.
 
-def deviation(accuracies: Tensor, samples: Tensor) -> Tensor:
-    """Return the standard deviation (N,) of accuracies on so many samples (N,), of which one at least is in doubt."""
-    doubt = 1 / (samples + 1)
-    kept = torch.minimum(torch.maximum(accuracies, doubt), 1 - doubt)
-    return (kept * (1 - kept) / samples).sqrt()
-
-
-def worth(labels: Tensor) -> float:
-    """Return of how many samples of evenly spread classes the mean over classes would be as noisy."""
-    counts = torch.unique(labels, return_counts=True)[1].double()
-    return float(len(counts) ** 2 / (1 / counts).sum())
+        For a client with k of K classes, an accuracy of b on the others is worth b (K − k) / k on its own.
+        """
+        return FORGOTTEN * before.metric * self._lacks
 
 
 def by_samples(scorer: Scorer, clients: int) -> Judge:
@@ -102,15 +97,15 @@ def by_samples(scorer: Scorer, clients: int) -> Judge:
     return judge
 
 
-def choice(models: Mapping[str, Delivered], judge: Judge) -> list[str]:
-    """Return the name of each client's choice: the first, unless others are better beyond noise; then the best."""
-    names = list(models)
-    best = judge(models[names[0]]).beyond_noise()
+def choice(judged: Mapping[str, Judged]) -> list[str]:
+    """Return the name of each client's choice: the best that it finds, the first of equals or where it cannot judge."""
+    (first, best), *others = judged.items()
+    names = [first]
     chosen = torch.zeros(len(best.metric), dtype=torch.int64, device=best.metric.device)
-    for k, name in enumerate(names[1:], start=1):
-        judged = judge(models[name])
-        better = judged.beats(best)
-        best, chosen = judged.where(better, best), chosen.masked_fill(better, k)
+    for k, (name, own) in enumerate(others, start=1):
+        better = own.beats(best)
+        best, chosen = own.where(better, best), chosen.masked_fill(better, k)
+        names.append(name)
     return [names[k] for k in chosen.tolist()]
 
 
