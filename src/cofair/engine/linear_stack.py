@@ -143,12 +143,12 @@ class LinearStack:
         return where if layer.bias is None or blocks.of(layer.bias) == where else None
 
     def first(self, rows: Tensor, x: Tensor) -> Tensor:
-        """Return what the first layer of rows (C, D) puts out on inputs (n, ...), before its activation (C, n, units)."""
+        """Return what the first layer of rows (C, D) puts out on inputs (n, ...): (C, n, units), not activated."""
         views, layer = self.layout.views(rows), self.layers[0]
         return _applied(views[layer.weight], None if layer.bias is None else views[layer.bias], x.flatten(1))
 
     def after_first(self, rows: Tensor, value: Tensor) -> Tensor:
-        """Return the outputs (C, n, classes) of rows whose first layer puts out these values, which are written over."""
+        """Return the outputs (C, n, classes) of rows whose first layer puts out a value, which is written over."""
         views = self.layout.views(rows)
         for layer, below in zip(self.layers[1:], self.layers, strict=False):
             if below.activation is not None:

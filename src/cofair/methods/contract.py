@@ -75,8 +75,8 @@ class Contract(Method[State]):
     )
     first: Literal["random", "largest", "mixed"] = setting(
         "random",
-        "trailing: which units' weights are brought up to date first: at random, those with the largest differences, or "
-        "mixed (differences times random)",
+        "trailing: which units' weights are brought up to date first: at random, those with the largest differences, "
+        "or mixed (differences times random)",
     )
     guarded: Literal["random", "largest", "mixed"] = setting(
         "mixed", "trailing: the same for clients whose own training would repair their models"

@@ -4,7 +4,6 @@ What a client was never sent it cannot keep. A model that is a row of old and ne
 no newer ones, is all that it holds; its validation accuracy is what is calibrated. No neurons need to be known.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,14 +14,14 @@ from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method
 from cofair.methods.rules.aggregation import mean_over_holders
-from cofair.methods.rules.refreshing import Search, drawn_for, priorities, refreshed
+from cofair.methods.rules.refreshing import Refreshed, Search, drawn_for, priorities, refreshed
 from cofair.methods.server import Server
 from cofair.models.blocks import Blocks
 from cofair.scoring.mixtures import Mixtures
 from cofair.scoring.scorer import Scorer
 
 _GAINS_ON = 500  # validation samples, at most: it only has to be seen which way a client's training goes
-_LEAST = 2**-10  # share of entries from which a search starts again
+_FIRST, _LEAST = 0.5, 2**-10  # shares of what differs that a search starts from: the first, and the least
 
 if TYPE_CHECKING:
     from cofair.methods.contract import Contract
@@ -33,8 +32,8 @@ class Trailing:
     """The server's model (D,), the clients' (N, D), and of each client (N,) the accuracies promised and validated.
 
     `gain` (N,) is by how much a client's own training made its model better when its turn was last: what could be made
-    of it. `share` (N,) of its old entries fitted then. `download` (N,) is the share of a model that changed in each
-    client's.
+    of it. `share` (N,) of what differed from the server's fitted then. `download` (N,) is the share of a model that
+    changed in each client's.
     """
 
     parameters: Tensor
@@ -60,7 +59,7 @@ class TrailingModels(Method[Trailing]):
         nothing = torch.zeros_like(server.contributions)
         models = server.initial.repeat(server.clients, 1)
         validated = self._scorer(server).score(server.initial[None]).metric.to(nothing).expand_as(nothing)
-        return Trailing(server.initial, models, nothing, validated, nothing, nothing + 0.5, nothing)
+        return Trailing(server.initial, models, nothing, validated, nothing, nothing + _FIRST, nothing)
 
     def rewards(self, server: Server, state: Trailing, t: int, phase: Phase) -> Rewards:
         """Hand out each client's own model; only what changed in it travels."""
@@ -88,61 +87,55 @@ class TrailingModels(Method[Trailing]):
         near = (state.validated / most.clamp(min=torch.finfo(most.dtype).tiny)).clamp(0, 1) ** self.contract.freshness
         return near if weights is None else near * weights
 
-    def follow(
-        self, server: Server, state: Trailing, t: int, updates: Tensor, due: Tensor, silent: Tensor
-    ) -> Trailing:
+    def follow(self, server: Server, state: Trailing, t: int, updates: Tensor, due: Tensor, silent: Tensor) -> Trailing:
         """Bring the models of clients whose turn it is (N,) closer to the server's.
 
         While the whole model is no better than a client's promise, all of it is for that client. Who was asked for an
         update and is silent (N,) gets nothing.
         """
-        terms, whole = self.contract, state.parameters
-        scorer = self._scorer(server)
-        accuracy = scorer.score(whole[None]).metric[0].to(state.promised)
+        whole = state.parameters
+        accuracy = self._scorer(server).score(whole[None]).metric[0].to(state.promised)
         promised = self.promised(server, float(accuracy))
         young = (promised >= accuracy) & ~silent
         turns = (due & ~young).nonzero().flatten()
-        own, random = state.models[turns], [server.random(t, server.names[i]) for i in turns.tolist()]
-        gains = self.gains(server, state, own, updates[turns], turns)
-        repairs = gains > terms.tolerance
-        blocks = self.blocks(server)
-        weights = blocks.sums((whole - own).abs())
-        drawn = drawn_for(random, blocks.count, own)
-        search = Search(torch.where(repairs, state.share[turns], 0.5), terms.looks)
-        closer, accuracies, shares = refreshed(
-            Mixtures(scorer, whole, own, blocks), self.keys(weights / blocks.sizes.to(weights), drawn, repairs), weights,
-            promised[turns], state.validated[turns], search,
-        )  # fmt: skip
-        models = torch.where(young[:, None], whole, state.models.index_copy(0, turns, closer))
-        changed = torch.zeros_like(state.download).index_copy(0, turns, (closer != own).sum(1).to(promised))
-        if bool(young.any()):
-            changed[young] = (state.models[young] != whole).sum(1).to(promised)
+        gains = self.gains(server, state, updates, turns)
+        found = self.closer(server, state, t, promised, gains, turns)
+        models = torch.where(young[:, None], whole, state.models.index_copy(0, turns, found.models))
         return Trailing(
             whole, models, promised,
-            validated=torch.where(young, accuracy, state.validated.index_copy(0, turns, accuracies)),
+            validated=torch.where(young, accuracy, state.validated.index_copy(0, turns, found.accuracies)),
             gain=state.gain.index_copy(0, turns, gains),
-            share=torch.where(young, 0.5, state.share.index_copy(0, turns, shares.clamp(min=_LEAST))),
-            download=changed / len(whole),
+            share=torch.where(young, _FIRST, state.share.index_copy(0, turns, found.shares.clamp(min=_LEAST))),
+            download=(models != state.models).sum(1).to(promised) / len(whole),
         )  # fmt: skip
 
-    def gains(self, server: Server, state: Trailing, own: Tensor, trained: Tensor, turns: Tensor) -> Tensor:
-        """Return by how much some clients' own training makes their models better (n,), in the mean of their turns."""
-        if not len(own):
-            return state.gain[turns]
-        scores = server.validation.thinned(_GAINS_ON).score(torch.cat([own, own + trained])).metric.to(state.gain)
-        before, after = scores.chunk(2)
+    def closer(
+        self, server: Server, state: Trailing, t: int, promised: Tensor, gains: Tensor, turns: Tensor
+    ) -> Refreshed:
+        """Find models for the clients in turn (n,) that are as close to the server's as their promises (N,) allow."""
+        terms, whole, own = self.contract, state.parameters, state.models[turns]
+        blocks = Blocks.rows(server.layout)
+        distances = blocks.sums((whole - own).abs())
+        drawn = drawn_for([server.random(t, server.names[i]) for i in turns.tolist()], blocks.count, own)
+        repairs = gains > terms.tolerance  # by their own training
+        means = distances / blocks.sizes.to(distances)
+        keys = torch.where(
+            repairs[:, None], priorities(terms.guarded, means, drawn), priorities(terms.first, means, drawn)
+        )
+        search = Search(torch.where(repairs, state.share[turns], _FIRST), terms.looks)
+        mixtures = Mixtures(self._scorer(server), whole, own, blocks)
+        return refreshed(mixtures, keys, distances, promised[turns], state.validated[turns], search)
+
+    def gains(self, server: Server, state: Trailing, updates: Tensor, turns: Tensor) -> Tensor:
+        """Return by how much the own training of clients in turn makes their models better (n,): a running mean."""
         known = state.gain[turns]
+        if not len(turns):
+            return known
+        own, trained = state.models[turns], updates[turns]
+        scores = server.validation.thinned(_GAINS_ON).score(torch.cat([own, own + trained])).metric.to(known)
+        before, after = scores.chunk(2)
         gains = torch.where(known == 0, after - before, (known + after - before) / 2)
         return torch.where(trained.any(1), gains, known)
-
-    def blocks(self, server: Server) -> Blocks:
-        """Return what is sent together: a unit's weights and bias."""
-        return Blocks.rows(server.layout)
-
-    def keys(self, means: Tensor, drawn: Tensor, repairs: Tensor) -> Tensor:
-        """Return how early each block (n, B) comes; for clients that repair their models (n,) in another order."""
-        plain, guarded = (priorities(first, means, drawn) for first in (self.contract.first, self.contract.guarded))
-        return torch.where(repairs[:, None], guarded, plain)
 
     def promised(self, server: Server, accuracy: float) -> Tensor:
         """Return what is promised (N,): nobody less than it reaches alone, as far as the whole model is that good.

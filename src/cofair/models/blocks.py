@@ -70,9 +70,7 @@ class Blocks:
 
     def spread(self, values: Tensor) -> Tensor:
         """Return the values (n, B) of blocks at each of their entries (n, D)."""
-        own = [
-            values[:, part.first : part.first + part.count].repeat_interleave(part.width, 1) for part in self.parts
-        ]
+        own = [values[:, part.first : part.first + part.count].repeat_interleave(part.width, 1) for part in self.parts]
         return torch.cat(own, 1)
 
     def of(self, name: str) -> slice | None:

@@ -58,8 +58,8 @@ class OwnSamples:
         metric = metrics.balanced_accuracy if plain else problem.metric
         forgiving = replace(problem, metric=_where_defined(metric))
         whole = Scorer(forgiving, own.samples) if len(own.samples) else None
-        classes = problem.federation.classes if plain else 0
-        has = [len(own.samples.y[places].unique()) for places in own.places]
+        classes = problem.federation.classes or 0 if plain else 0
+        has = [len(torch.unique(own.samples.y[places])) for places in own.places]
         lacks = [max(0, classes - count) / count if count else 0.0 for count in has]
         self._lacks = torch.tensor(lacks, dtype=torch.float64, device=problem.device)
         self._scorers = [whole.on(places) if whole is not None and len(places) else None for places in own.places]

@@ -36,30 +36,39 @@ class Search:
     looks: int
 
 
+@dataclass(frozen=True)
+class Refreshed:
+    """Models (n, D), their accuracies (n,), and the shares of the differences that fitted (n,)."""
+
+    models: Tensor
+    accuracies: Tensor
+    shares: Tensor
+
+
 def refreshed(
     mixtures: Mixtures, keys: Tensor, weights: Tensor, promised: Tensor, accuracies: Tensor, search: Search
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return models (n, D) with as many blocks of the whole model as their promises (n,) allow, and their accuracies.
+) -> Refreshed:
+    """Return models with as many blocks of the whole model as their promises (n,) allow.
 
     Blocks come in the order of their keys (n, B). How many is found by halving twice the share that fitted last time,
-    counted in what blocks weigh (n, B). The third tensor has the shares found. A model that is better than its promise
-    already, as the promise fell, gets no better by this: nothing that was handed out can be taken back.
+    counted in what blocks weigh (n, B). A model whose accuracy (n,) is above its promise already, as the promise fell,
+    gets no better by this: nothing that was handed out can be taken back.
     """
+    found = Refreshed(mixtures.own, accuracies, search.share)
     if not len(keys):
-        return mixtures.own, accuracies, search.share
+        return found
     bound = torch.maximum(promised, accuracies)
     order = keys.argsort(stable=True, dim=1, descending=True)
     until = weights.gather(1, order).double().cumsum(1)
     low, high = torch.zeros_like(bound), (2 * search.share).clamp(max=1)
-    found, found_accuracies, share = mixtures.own, accuracies, low
+    share = low
     for _ in range(search.looks):
         share = (low + high) / 2
         fitting = until <= (share * until[:, -1].to(share))[:, None]
-        taken = torch.zeros_like(fitting).scatter(1, order, fitting)
-        candidates, metric = mixtures.score(taken)
+        candidates, metric = mixtures.score(torch.zeros_like(fitting).scatter(1, order, fitting))
         scores = metric.to(bound)
         fits = scores <= bound
-        found = torch.where(fits[:, None], candidates, found)
-        found_accuracies = torch.where(fits, scores, found_accuracies)
+        models = torch.where(fits[:, None], candidates, found.models)
         low, high = torch.where(fits, share, low), torch.where(fits, high, share)
-    return found, found_accuracies, torch.where(low > 0, low, share)
+        found = Refreshed(models, torch.where(fits, scores, found.accuracies), torch.where(low > 0, low, share))
+    return found
