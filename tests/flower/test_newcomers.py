@@ -13,11 +13,12 @@ from flwr.app import Message, RecordDict
 from cofair import methods
 from cofair.flower import messages
 from cofair.flower.grid_engine import GridEngine
+from cofair.models import build
 from cofair.report.page import write, write_statement
 from cofair.report.reported_runs import read_methods, read_run
 from cofair.storage import ledger
 from cofair.storage.folder import RunFolder
-from tests.flower.federations import SOON, experiment, grid_of, node_of, served, simulated
+from tests.flower.federations import CLASSES, SOON, experiment, grid_of, node_of, served, simulated
 from tests.flower.test_coming_and_going import arriving, while_round
 
 THREE = replace(SOON, clients=3, round_seconds=4.0)  # of which a newcomer has a quarter to train alone
@@ -96,13 +97,16 @@ def test_a_newcomer_is_not_given_neurons_that_it_has_not_earned(name):
 def test_a_newcomer_is_given_a_model_as_accurate_as_it_has_earned(monkeypatch):
     chosen, handed, ask = experiment("contract", last=9), {}, GridEngine.ask
 
+    def wide():  # with few units there are few models between the first and the last
+        return build("mlp", (6,), CLASSES, hidden=(64, 32))
+
     def asking(engine, rewards, asked, t, *given):
         handed[t] = rewards.parameters
         return ask(engine, rewards, asked, t, *given)
 
     monkeypatch.setattr(GridEngine, "ask", asking)
-    served(chosen, arriving(chosen, 3, before=8), THREE)
-    _, prepared = simulated(chosen)
+    served(chosen, arriving(chosen, 3, before=8, model=wide), THREE, model=wide)
+    _, prepared = simulated(chosen, model=wide)
     best, own = prepared.server.validation.score(handed[8]).metric[[1, 3]].tolist()
     promised = chosen.method.mechanism.promised(prepared.server, best)[3]
     assert promised - 0.05 < own <= promised < best - 0.1

@@ -22,6 +22,7 @@ from cofair.scoring.scorer import Scorer
 
 _GAINS_ON = 500  # validation samples, at most: it only has to be seen which way a client's training goes
 _FIRST, _LEAST = 0.5, 2**-10  # shares of what differs that a search starts from: the first, and the least
+_FOR_NEWCOMERS = 8  # halvings, at least: they are owed in one round what others got in many
 
 if TYPE_CHECKING:
     from cofair.methods.contract import Contract
@@ -155,7 +156,8 @@ class TrailingModels(Method[Trailing]):
         """Give newcomers, who come last, what they have earned."""
         larger = super().welcome(server, state, t)
         new = torch.arange(server.clients, device=larger.models.device) >= len(state.models)
-        after = self.follow(server, larger, t, torch.zeros_like(larger.models), new, ~new)
+        thorough = replace(self, contract=replace(self.contract, looks=max(_FOR_NEWCOMERS, self.contract.looks)))
+        after = thorough.follow(server, larger, t, torch.zeros_like(larger.models), new, ~new)
         return replace(after, download=larger.download + after.download)
 
     def _scorer(self, server: Server) -> Scorer:

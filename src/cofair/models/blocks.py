@@ -47,11 +47,6 @@ class Blocks:
             parts.append(_Part(own.name, own.start, own.stop, known[key], outputs))
         return cls(tuple(parts), count)
 
-    @classmethod
-    def entries(cls, layout: Layout) -> "Blocks":
-        """Return a block for each entry."""
-        return cls((_Part("", 0, layout.size, 0, layout.size),), layout.size)
-
     @cached_property
     def sizes(self) -> Tensor:
         """Return how many entries each block has (B,)."""
