@@ -80,11 +80,11 @@ class OwnSamples:
         return Judged(metric, loss)
 
     def forgetting(self, before: Judged) -> Tensor:
-        """Return what training on its own data is taken to cost each client (N,), in accuracy on the classes it has.
+        """Return what it costs each client (N,) if training makes a model forget the classes that the client lacks.
 
         For a client with k of K classes, an accuracy of b on the others is worth b (K − k) / k on its own.
         """
-        return FORGOTTEN * before.metric * self._lacks
+        return before.metric * self._lacks
 
 
 def by_samples(scorer: Scorer, clients: int) -> Judge:
