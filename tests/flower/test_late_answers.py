@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.task_identity import TaskIdentity
@@ -62,7 +63,11 @@ class ANode:
     def answered(self, message):
         """Let the app of the node answer a message."""
         reply = Message(RecordDict({"config": ConfigRecord({"status": "ok"})}), reply_to=message)
-        start_client_internal._insert_message(reply, self.state, self.store)
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        self.store.preregister(reply.metadata.run_id, get_object_tree(reply))
+        for name, part in get_all_nested_objects(reply).items():
+            self.store.put(name, part.deflate())
+        self.state.store_message(reply)  # last of all: from now on it is pushed, perhaps by another thread
 
     def push(self, function):
         def send(message, tree, _):
