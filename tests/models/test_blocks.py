@@ -12,7 +12,10 @@ def layout():
 def test_a_block_is_a_unit_with_its_weights_and_its_bias():
     blocks = Blocks.rows(layout())
     assert blocks.count == 2 + 2 + 4
-    assert blocks.sizes.tolist() == [4, 4, 4, 4, 2, 2, 2, 2]  # three weights and a bias, 2 × 2 weights, scale and shift
+    ones = torch.ones(1, layout().size)
+    assert blocks.sums(ones).tolist() == [
+        [4, 4, 4, 4, 2, 2, 2, 2]
+    ]  # three weights and a bias, 2 × 2 weights, scale and shift
     places = {own.name: (own.start, own.stop) for own in layout().slices}
     row = torch.zeros(1, layout().size)
     for k, name in enumerate(("0.weight", "0.bias", "1.weight", "2.weight", "2.bias")):
@@ -25,7 +28,7 @@ def test_what_is_spread_lies_at_every_entry_of_its_block():
     values = torch.arange(blocks.count)[None].float()
     spread = blocks.spread(values)
     assert spread.shape == (1, own.size)
-    assert torch.equal(blocks.sums(spread), values * blocks.sizes)
+    assert torch.equal(blocks.sums(spread), values * blocks.sums(torch.ones(1, own.size)))
     views = own.views(spread[0])
     assert views["0.weight"].tolist() == [[0, 0, 0], [1, 1, 1]]
     assert views["0.bias"].tolist() == [0, 1]
@@ -39,7 +42,7 @@ def test_a_scalar_parameter_is_a_block():
             self.scale = nn.Parameter(torch.tensor(2.0))
 
     blocks = Blocks.rows(Layout(Scaled()))
-    assert (blocks.count, blocks.sizes.tolist()) == (1, [1])
+    assert (blocks.count, blocks.sums(torch.ones(1, 1)).tolist()) == (1, [[1]])
 
 
 def test_blocks_of_a_parameter():

@@ -199,12 +199,18 @@ def test_classes_count_alike_and_what_is_known_of_others_may_be_forgotten():
     problem = prepared(experiment(), cofair.Federation(clients, test=test, validation=test)).problem
     pool = problem.federation
     places = torch.arange(20).split([len(own) for own in labels])
-    judge = OwnSamples(problem, Divided(pool, Samples(pool.inputs[pool.rows], pool.labels), places))
+    own = Divided(pool, Samples(pool.inputs[pool.rows], pool.labels), places)
+    judge = OwnSamples(problem, own, doubt=0)
     finds_class_0 = torch.zeros(problem.layout.size, dtype=torch.float64)
     finds_class_0[-3] = 1  # the last layer's bias
     judged = judge(Delivered(finds_class_0))
     assert judged.metric.tolist() == pytest.approx([1 / 2, 0, 1 / 3, float("nan")], nan_ok=True)
     assert judge.forgetting(judged).tolist() == pytest.approx([1 / 2 * 1 / 2, 0, 0, float("nan")], nan_ok=True)
+    doubting = OwnSamples(problem, own, doubt=1)  # of 9, 1 and 0 samples as much is known as 9/10, 1/2 and nothing
+    judged = doubting(Delivered(finds_class_0))
+    assert judged.metric[0].item() == pytest.approx((9 / 10) / (9 / 10 + 1 / 2))
+    known = (9 / 10 + 1 / 2) / 3
+    assert doubting.forgetting(judged)[0].item() == pytest.approx(judged.metric[0].item() * (1 - known) / known)
     assert choice({"a": judged, "b": judged.less(torch.tensor([-0.1, 0.1, -0.1, -0.1]))}) == ["b", "a", "b", "a"]
 
 

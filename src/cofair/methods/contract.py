@@ -70,22 +70,25 @@ class Contract(Method[State]):
         "fair only among clients that forget)",
     )
     power: float = setting(3.0, "a client's update weighs its contribution to this power; 0: all alike", minimum=0)
-    freshness: float = setting(
-        8.0, "trailing: an update weighs validated / A of its client's model to this power; 0: all alike", minimum=0
+    freshness: tuple[float, ...] = setting(
+        (0.0, 4.0, 16.0),
+        "trailing: an update weighs validated / A of its client's model to one of these powers, whichever leads to the "
+        "best model in the round",
+        minimum=0,
     )
-    first: Literal["random", "largest", "mixed"] = setting(
-        "random",
-        "trailing: which units' weights are brought up to date first: at random, those with the largest differences, "
-        "or mixed (differences times random)",
+    first: Literal["rows", "largest", "mixed"] = setting(
+        "rows",
+        "trailing: what is brought up to date first: rows of weights at random, or the entries with the largest "
+        "differences, or mixed (differences times random)",
     )
-    guarded: Literal["random", "largest", "mixed"] = setting(
+    guarded: Literal["rows", "largest", "mixed"] = setting(
         "mixed", "trailing: the same for clients whose own training would repair their models"
     )
     tolerance: float = setting(
         -0.04, "trailing: these are clients whose own training makes a model better by more accuracy than this"
     )
     every: int = setting(3, "trailing: rounds between two updates of a client's model", minimum=1)
-    looks: int = setting(3, "trailing: halvings by which the share of entries to send is found", minimum=1)
+    looks: int = setting(3, "trailing: candidates by which it is found how much to send", minimum=1)
     samples: int = setting(
         10_000, "trailing: validation samples that models are calibrated on, at most, always the same", minimum=1
     )
@@ -140,6 +143,8 @@ class Contract(Method[State]):
     def _check(self) -> None:
         if self.hands == "trailing" and self.pays == "neurons":
             raise UsageError('method.pays = "neurons" is for submodels: set method.hands = "submodels" too.')
+        if not self.freshness:
+            raise UsageError("method.freshness is empty: give one power at least, such as [0].")
 
     def unwritten(self, contributions: Tensor | None = None) -> dict[str, list[float]]:
         """Return a curve given in Python by what it promises."""

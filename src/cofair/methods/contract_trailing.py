@@ -14,15 +14,14 @@ from cofair.engine.phases import Phase
 from cofair.engine.protocol import Delivered, Rewards, Uploads
 from cofair.methods.method import Method
 from cofair.methods.rules.aggregation import mean_over_holders
-from cofair.methods.rules.refreshing import Refreshed, Search, drawn_for, priorities, refreshed
+from cofair.methods.rules.refreshing import STEP, Entries, First, Order, Rows, drawn_for, refreshed
 from cofair.methods.server import Server
 from cofair.models.blocks import Blocks
 from cofair.scoring.mixtures import Mixtures
 from cofair.scoring.scorer import Scorer
 
 _GAINS_ON = 500  # validation samples, at most: it only has to be seen which way a client's training goes
-_FIRST, _LEAST = 0.5, 2**-10  # shares of what differs that a search starts from: the first, and the least
-_FOR_NEWCOMERS = 8  # halvings, at least: they are owed in one round what others got in many
+_FOR_NEWCOMERS = 10, 2.0**20  # candidates, at least, and steps: they are owed in one round what others got in many
 
 if TYPE_CHECKING:
     from cofair.methods.contract import Contract
@@ -33,8 +32,8 @@ class Trailing:
     """The server's model (D,), the clients' (N, D), and of each client (N,) the accuracies promised and validated.
 
     `gain` (N,) is by how much a client's own training made its model better when its turn was last: what could be made
-    of it. `share` (N,) of what differed from the server's fitted then. `download` (N,) is the share of a model that
-    changed in each client's.
+    of it. `much` (N, 2) is how much of the server's model fitted then, in rows and in entries. `download` (N,) is the
+    share of a model that changed in each client's.
     """
 
     parameters: Tensor
@@ -42,7 +41,7 @@ class Trailing:
     promised: Tensor
     validated: Tensor
     gain: Tensor
-    share: Tensor
+    much: Tensor
     download: Tensor
 
 
@@ -54,13 +53,14 @@ class TrailingModels(Method[Trailing]):
     paper: ClassVar[str] = "our own"
 
     contract: "Contract" = field(kw_only=True)
+    step: float = STEP  # of the search for how much fits
 
     def start(self, server: Server) -> Trailing:
         """Hand out the initial model, which everybody knows."""
         nothing = torch.zeros_like(server.contributions)
         models = server.initial.repeat(server.clients, 1)
         validated = self._scorer(server).score(server.initial[None]).metric.to(nothing).expand_as(nothing)
-        return Trailing(server.initial, models, nothing, validated, nothing, nothing + _FIRST, nothing)
+        return Trailing(server.initial, models, nothing, validated, nothing, _begin(nothing), nothing)
 
     def rewards(self, server: Server, state: Trailing, t: int, phase: Phase) -> Rewards:
         """Hand out each client's own model; only what changed in it travels."""
@@ -72,60 +72,92 @@ class TrailingModels(Method[Trailing]):
         """Move the server's model by the updates, then let the clients' follow."""
         if not bool(uploads.present.any()):
             return replace(state, download=torch.zeros_like(state.download))
-        mean = mean_over_holders(uploads, None, "mask", server.aggregation, self.weights(server, state, t))
         asked = rewards.participants if rewards.participants is not None else torch.ones_like(uploads.present)
         silent = asked & ~uploads.present & (server.sizes > 0).to(asked.device)
         turn = ((server.places() + t) % self.contract.every == 0).to(silent.device)
-        moved = replace(state, parameters=state.parameters + mean)
-        return self.follow(server, moved, t, uploads.updates, turn & ~silent, silent)
+        moved, accuracy = self.moved(server, state, uploads, t)
+        return self.follow(server, moved, accuracy, t, uploads.updates, turn & ~silent, silent)
 
-    def weights(self, server: Server, state: Trailing, t: int) -> Tensor | None:
-        """Return what updates weigh (N,): by contribution, and less the further behind a client's model is."""
+    def moved(self, server: Server, state: Trailing, uploads: Uploads, t: int) -> tuple[Trailing, Tensor]:
+        """Return the state with the server's model moved by the clients' updates, and that model's accuracy.
+
+        How much less those weigh that come from models far behind is tried out: the best model is taken.
+        """
+        means = [
+            mean_over_holders(uploads, None, "mask", server.aggregation, weights)
+            for weights in self.weights(server, state, t)
+        ]
+        rows = state.parameters + torch.stack(means)
+        accuracies = self._scorer(server).score(rows).metric.to(state.promised)
+        best = int(accuracies.argmax())
+        return replace(state, parameters=rows[best]), accuracies[best]
+
+    def weights(self, server: Server, state: Trailing, t: int) -> list[Tensor | None]:
+        """Return what updates may weigh (N,): by contribution, and less the further behind a client's model is."""
         weights = self.contract.weights(server)
+        powers = tuple(dict.fromkeys(self.contract.freshness))
+        weighs = server.aggregation is None or server.aggregation.name == "mean"
+        if t == 1 or powers == (0,) or not weighs:
+            return [weights]
         most = state.validated.max()
-        if t == 1 or not self.contract.freshness:
-            return weights
-        near = (state.validated / most.clamp(min=torch.finfo(most.dtype).tiny)).clamp(0, 1) ** self.contract.freshness
-        return near if weights is None else near * weights
+        near = (state.validated / most.clamp(min=torch.finfo(most.dtype).tiny)).clamp(0, 1)
+        return [near**power if weights is None else near**power * weights for power in powers]
 
-    def follow(self, server: Server, state: Trailing, t: int, updates: Tensor, due: Tensor, silent: Tensor) -> Trailing:
-        """Bring the models of clients whose turn it is (N,) closer to the server's.
+    def follow(
+        self, server: Server, state: Trailing, accuracy: Tensor, t: int, updates: Tensor, due: Tensor, silent: Tensor
+    ) -> Trailing:
+        """Bring the models of clients whose turn it is (N,) closer to the server's, which has an accuracy.
 
         While the whole model is no better than a client's promise, all of it is for that client. Who was asked for an
         update and is silent (N,) gets nothing.
         """
         whole = state.parameters
-        accuracy = self._scorer(server).score(whole[None]).metric[0].to(state.promised)
         promised = self.promised(server, float(accuracy))
         young = (promised >= accuracy) & ~silent
         turns = (due & ~young).nonzero().flatten()
         gains = self.gains(server, state, updates, turns)
-        found = self.closer(server, state, t, promised, gains, turns)
-        models = torch.where(young[:, None], whole, state.models.index_copy(0, turns, found.models))
-        return Trailing(
-            whole, models, promised,
-            validated=torch.where(young, accuracy, state.validated.index_copy(0, turns, found.accuracies)),
-            gain=state.gain.index_copy(0, turns, gains),
-            share=torch.where(young, _FIRST, state.share.index_copy(0, turns, found.shares.clamp(min=_LEAST))),
+        gain = state.gain.index_copy(0, turns, gains)
+        found = replace(state, promised=promised, gain=gain)
+        for kind, who in self.kinds(gain, turns).items():
+            found = self.closer(server, found, t, kind, who)
+        models = torch.where(young[:, None], whole, found.models)
+        return replace(
+            found, models=models,
+            validated=torch.where(young, accuracy, found.validated),
+            much=torch.where(young[:, None], _begin(promised), found.much),
             download=(models != state.models).sum(1).to(promised) / len(whole),
         )  # fmt: skip
 
-    def closer(
-        self, server: Server, state: Trailing, t: int, promised: Tensor, gains: Tensor, turns: Tensor
-    ) -> Refreshed:
-        """Find models for the clients in turn (n,) that are as close to the server's as their promises (N,) allow."""
-        terms, whole, own = self.contract, state.parameters, state.models[turns]
-        blocks = Blocks.rows(server.layout)
-        distances = blocks.sums((whole - own).abs())
-        drawn = drawn_for([server.random(t, server.names[i]) for i in turns.tolist()], blocks.count, own)
-        repairs = gains > terms.tolerance  # by their own training
-        means = distances / blocks.sizes.to(distances)
-        keys = torch.where(
-            repairs[:, None], priorities(terms.guarded, means, drawn), priorities(terms.first, means, drawn)
+    def kinds(self, gain: Tensor, turns: Tensor) -> dict[First, Tensor]:
+        """Return which clients in turn (n,) are brought closer by what: those that would repair their models apart."""
+        terms = self.contract
+        if terms.guarded == terms.first:
+            return {terms.first: turns}
+        repairs = gain[turns] > terms.tolerance  # by their own training
+        return {terms.first: turns[~repairs], terms.guarded: turns[repairs]}
+
+    def closer(self, server: Server, state: Trailing, t: int, kind: First, who: Tensor) -> Trailing:
+        """Return the state with models of some clients (n,) as close to the server's as their promises allow."""
+        random = [server.random(t, server.names[i]) for i in who.tolist()]
+        own, whole = state.models[who], state.parameters
+        order: Order
+        if kind == "rows":
+            blocks = Blocks.rows(server.layout)
+            mixtures = Mixtures(self._scorer(server), whole, own, blocks)
+            order = Rows(mixtures, drawn_for(random, blocks.count, own), blocks.sums((whole - own).abs()))
+        else:
+            drawn = drawn_for(random, len(whole), own) if kind == "mixed" else None
+            order = Entries(self._scorer(server), whole, own, drawn)
+        place = 0 if kind == "rows" else 1
+        found = refreshed(
+            order, state.promised[who], state.validated[who], state.much[who, place], self.contract.looks, self.step
         )
-        search = Search(torch.where(repairs, state.share[turns], _FIRST), terms.looks)
-        mixtures = Mixtures(self._scorer(server), whole, own, blocks)
-        return refreshed(mixtures, keys, distances, promised[turns], state.validated[turns], search)
+        much = state.much.clone()
+        much[who, place] = found.much
+        return replace(
+            state, models=state.models.index_copy(0, who, found.models),
+            validated=state.validated.index_copy(0, who, found.accuracies), much=much,
+        )  # fmt: skip
 
     def gains(self, server: Server, state: Trailing, updates: Tensor, turns: Tensor) -> Tensor:
         """Return by how much the own training of clients in turn makes their models better (n,): a running mean."""
@@ -156,9 +188,16 @@ class TrailingModels(Method[Trailing]):
         """Give newcomers, who come last, what they have earned."""
         larger = super().welcome(server, state, t)
         new = torch.arange(server.clients, device=larger.models.device) >= len(state.models)
-        thorough = replace(self, contract=replace(self.contract, looks=max(_FOR_NEWCOMERS, self.contract.looks)))
-        after = thorough.follow(server, larger, t, torch.zeros_like(larger.models), new, ~new)
+        looks, step = _FOR_NEWCOMERS
+        thorough = replace(self, contract=replace(self.contract, looks=max(looks, self.contract.looks)), step=step)
+        accuracy = self._scorer(server).score(larger.parameters[None]).metric[0].to(larger.promised)
+        after = thorough.follow(server, larger, accuracy, t, torch.zeros_like(larger.models), new, ~new)
         return replace(after, download=larger.download + after.download)
 
     def _scorer(self, server: Server) -> Scorer:
         return server.validation.thinned(self.contract.samples)
+
+
+def _begin(like: Tensor) -> Tensor:
+    """Return how much is looked at first (N, 2), in rows and in entries."""
+    return like.new_tensor([Rows.begin, Entries.begin]).expand(len(like), 2)

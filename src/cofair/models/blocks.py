@@ -1,7 +1,6 @@
 """Blocks of a row of parameters: entries that belong together, such as the weights and the bias of one unit."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -46,14 +45,6 @@ class Blocks:
                 count += outputs
             parts.append(_Part(own.name, own.start, own.stop, known[key], outputs))
         return cls(tuple(parts), count)
-
-    @cached_property
-    def sizes(self) -> Tensor:
-        """Return how many entries each block has (B,)."""
-        found = torch.zeros(self.count)
-        for part in self.parts:
-            found[part.first : part.first + part.count] += part.width
-        return found
 
     def sums(self, values: Tensor) -> Tensor:
         """Return the sums (n, B) over blocks of values (n, D)."""

@@ -13,7 +13,7 @@ from cofair.data.held_back import divided
 from cofair.engine.protocol import Delivered
 from cofair.results.held import Floats, Held
 from cofair.runs.kept import Kept
-from cofair.runs.own_choice import FORGOTTEN, Judge, Judged, OwnSamples, by_samples, choice
+from cofair.runs.own_choice import DOUBT, FORGOTTEN, Judge, Judged, OwnSamples, by_samples, choice
 from cofair.runs.setup import Setup
 from cofair.runs.tuning import tuned
 
@@ -43,7 +43,7 @@ class Made:
     forgetting: Tensor | None = None
 
 
-def all_made(setup: Setup, kept: Kept, delivered: Delivered) -> Made:
+def all_made(setup: Setup, kept: Kept, delivered: Delivered, doubt: float = DOUBT) -> Made:
     """Return what clients can make of what they kept and are delivered, and of data of their own."""
     problem = setup.problem
     clients = len(problem.federation)
@@ -54,7 +54,7 @@ def all_made(setup: Setup, kept: Kept, delivered: Delivered) -> Made:
     forgetting, most = None, list[Floats]()
     if problem.federation.here:
         own = divided(problem.federation, problem.seed)
-        judge = OwnSamples(problem, own)
+        judge = OwnSamples(problem, own, doubt)
         models["tuned"], best = tuned(setup, own, [delivered, models["kept"]], judge, tests)
         most.append(best.double().cpu().numpy())
         forgetting = judge.forgetting(judge(delivered))

@@ -1,8 +1,8 @@
 """How clients judge models to choose among them: by samples of their own that they hold back, never by the test set.
 
-A client knows that rewards are judged by all classes alike: it counts the classes that it has alike, and takes a model
-that it trains on its own data to forget half of what it knew of the others. Of the rules tried, clients fare best by
-this one (docs/held.md).
+A client knows that rewards are judged by all classes alike, and that it knows little of a class of which it has few
+samples: it counts classes alike as far as it has samples of them, and takes a model that it trains on its own data to
+forget half of what it knew of the rest. Of the rules tried, clients fare best by this one (docs/held.md).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,6 +21,7 @@ from cofair.scoring.scorer import Scorer
 
 Judge = Callable[[Delivered], "Judged"]
 FORGOTTEN = 0.5  # share of what a model knows of the classes that a client lacks
+DOUBT = 2.0  # samples of a class that count as much as what is expected of it without any
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,15 @@ class Judged:
 class OwnSamples:
     """Judges each client's model on the samples that the client holds back; whoever has none cannot judge."""
 
-    def __init__(self, problem: Problem, own: Divided) -> None:
+    def __init__(self, problem: Problem, own: Divided, doubt: float = DOUBT) -> None:
         """Take what every client holds back."""
         plain = problem.metric is metrics.accuracy and own.samples.y.dim() == 1
-        metric = metrics.balanced_accuracy if plain else problem.metric
+        metric = _doubting(doubt) if plain else problem.metric
         forgiving = replace(problem, metric=_where_defined(metric))
         whole = Scorer(forgiving, own.samples) if len(own.samples) else None
         classes = problem.federation.classes or 0 if plain else 0
-        has = [len(torch.unique(own.samples.y[places])) for places in own.places]
-        lacks = [max(0, classes - count) / count if count else 0.0 for count in has]
+        known = [_known(own.samples.y[places], classes, doubt) for places in own.places]
+        lacks = [(1 - share) / share if share else 0.0 for share in known]
         self._lacks = torch.tensor(lacks, dtype=torch.float64, device=problem.device)
         self._scorers = [whole.on(places) if whole is not None and len(places) else None for places in own.places]
 
@@ -80,9 +81,9 @@ class OwnSamples:
         return Judged(metric, loss)
 
     def forgetting(self, before: Judged) -> Tensor:
-        """Return what it costs each client (N,) if training makes a model forget the classes that the client lacks.
+        """Return what it costs each client (N,) if training makes a model forget what the client cannot see.
 
-        For a client with k of K classes, an accuracy of b on the others is worth b (K − k) / k on its own.
+        Where its samples tell a share s of all classes, an accuracy of b on the rest is worth b (1 − s) / s on them.
         """
         return before.metric * self._lacks
 
@@ -107,6 +108,24 @@ def choice(judged: Mapping[str, Judged]) -> list[str]:
         best, chosen = own.where(better, best), chosen.masked_fill(better, k)
         names.append(name)
     return [names[k] for k in chosen.tolist()]
+
+
+def _known(labels: Tensor, classes: int, doubt: float) -> float:
+    """Return which share of all classes samples tell: m of m + `doubt` of a class of which there are m."""
+    if not classes:
+        return 0.0
+    counts = torch.bincount(labels, minlength=classes).double()
+    return float((counts / (counts + doubt).clamp(min=1)).mean())
+
+
+def _doubting(doubt: float) -> Metric:
+    """Return the accuracy that counts classes alike, but less those of which there are few samples."""
+
+    def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+        weights = 1 / (torch.bincount(targets)[targets].double() + doubt)
+        return (outputs.argmax(-1) == targets).double() @ (weights / weights.sum())
+
+    return accuracy
 
 
 def _where_defined(metric: Metric) -> Metric:
