@@ -1,63 +1,73 @@
 """How should a client choose among the models that it can make? Rules, by what it holds in the end.
 
-    python -m benchmarks.own_choice
+    python -m benchmarks.own_choice                        # digits, 60 rounds
+    python -m benchmarks.own_choice --data fashion-mnist   # 100 rounds of 5 steps, contributions by size
 
-Digits, scenes pow, cla and dir, 60 rounds, seeds 10 to 12 and five methods. Every client judges what it can make on
-samples that it holds back, counting classes alike; the rules differ in what they take training on its own data to cost:
-a share of what the model knew of classes that the client lacks. For each rule: the mean accuracy on the test set of
-what clients choose, less that of what is delivered, in points; then that of the best of all they made, which no client
-can know.
+Scenes pow, cla and dir, five methods. Every client judges what it can make on samples that it holds back, counting
+classes alike as far as it has samples of them. The rules differ in how many samples of a class count as much as what is
+expected without any (doubt), and in what a client takes training on its own data to cost: a share of what the model
+knew of what the client cannot see (forgotten). For each rule: the mean accuracy on the test set of what clients choose,
+less that of what is delivered, in points; then that of the best of all they made, which no client can know.
 """
 
+import argparse
 import statistics
-from collections.abc import Callable
 
 from cofair.config.experiment import Experiment
 from cofair.runs.holding import all_made, forgetful
 from cofair.runs.own_choice import choice
 from cofair.runs.run import drive, prepare
 
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+RULES = ((0.0, 0.0), (0.0, 0.5), (0.0, 1.0), (1.0, 0.5), (2.0, 0.5), (4.0, 0.5))  # doubt, forgotten
 METHODS: tuple[dict[str, object], ...] = (
     {"name": "fedsac"}, {"name": "fedrac"}, {"name": "fedave"}, {"name": "contract"},
     {"name": "contract", "hands": "submodels"},
 )  # fmt: skip
-SEEDS = (10, 11, 12)
+TABLES: dict[str, dict[str, dict[str, object]]] = {
+    "digits": {"training": {"rounds": 60}},
+    "fashion-mnist": {
+        "training": {"rounds": 100, "steps": 5, "lr": 0.03, "batch_size": 32}, "contribution": {"measure": "size"},
+    },
+}  # fmt: skip
 
 
-def gains(scene: str, method: dict[str, object], seed: int) -> list[float]:
+def gains(data: str, scene: str, method: dict[str, object], seed: int) -> list[float]:
     """Return what clients gain by each rule, in points on average, and at most."""
-    tables = {
-        "federation": {"scene": scene}, "training": {"rounds": 60}, "method": method,
-        "run": {"seed": seed, "held": True, "evaluate_every": 60},
-    }  # fmt: skip
+    tables = TABLES[data] | {"federation": {"data": data, "scene": scene}, "method": method}
+    rounds = TABLES[data]["training"]["rounds"]
+    tables["run"] = {"seed": seed, "held": True, "evaluate_every": rounds, "device": "cpu"}
     run = drive(prepare(Experiment.from_dict(tables)))
     assert run.delivered is not None
     assert run.state.kept is not None
-    made = all_made(run.setup, run.state.kept, run.delivered)
-    assert made.judged is not None
-    assert made.forgetting is not None
-    chosen = [choice(forgetful(made.judged, share * made.forgetting)) for share in SHARES]
-
-    def gain(of: Callable[[int], float]) -> float:
+    found = []
+    for doubt in dict.fromkeys(doubt for doubt, _ in RULES):
+        made = all_made(run.setup, run.state.kept, run.delivered, doubt)
         own = made.tested["delivered"]
-        return 100 * statistics.fmean(of(i) - float(own[i]) for i in range(len(own)))
-
-    by_rule = [gain(lambda i, names=names: float(made.tested[names[i]][i])) for names in chosen]  # type: ignore[misc]
-    return [*by_rule, gain(lambda i: float(made.tested["most"][i]))]
+        assert made.judged is not None
+        assert made.forgetting is not None
+        for share in (share for other, share in RULES if other == doubt):
+            names = choice(forgetful(made.judged, share * made.forgetting))
+            found.append(statistics.fmean(float(made.tested[name][i] - own[i]) for i, name in enumerate(names)))
+    found.append(float((made.tested["most"] - own).mean()))
+    return [100 * gain for gain in found]
 
 
 def main() -> None:
-    print("| scene | method | " + " | ".join(f"{share:g}" for share in SHARES) + " | best |")
-    print("| --- | --- |" + " --- |" * (len(SHARES) + 1))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", choices=TABLES, default="digits")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11])
+    given = parser.parse_args()
+    heads = [f"doubt {doubt:g}, forgotten {share:g}" for doubt, share in RULES]
+    print(f"| scene | method | {' | '.join(heads)} | best |")
+    print("| --- | --- |" + " --- |" * (len(RULES) + 1))
     every = []
     for scene in ("pow", "cla", "dir"):
         for method in METHODS:
-            means = [statistics.fmean(own) for own in zip(*(gains(scene, method, s) for s in SEEDS), strict=True)]
+            found = [gains(given.data, scene, method, seed) for seed in given.seeds]
+            means = [statistics.fmean(own) for own in zip(*found, strict=True)]
             every.append(means)
-            print(
-                f"| {scene} | {' '.join(map(str, method.values()))} | " + " | ".join(f"{m:+.1f}" for m in means) + " |"
-            )
+            cells = " | ".join(f"{mean:+.1f}" for mean in means)
+            print(f"| {scene} | {' '.join(map(str, method.values()))} | {cells} |", flush=True)
     print("| mean | | " + " | ".join(f"{statistics.fmean(own):+.1f}" for own in zip(*every, strict=True)) + " |")
 
 

@@ -50,7 +50,7 @@ METHODS = [
     FedRAC(pack=2, pack_offset=1, count="mask", beta=10.0), FedRAC(pack=3, without_allocation=True),
     FedRAC(pack=1, without_reputation=True, beta=5.0),
     Contract(), Contract(curve="bcf_middle", first="mixed", every=1), Contract(first="largest", power=0.0),
-    Contract(first="random", curve="proportional", freshness=0.0, looks=2),
+    Contract(guarded="rows", curve="proportional", freshness=(0.0,), looks=2),
     Contract(hands="submodels"), Contract(hands="submodels", fit="halves", pack=4),
     Contract(hands="submodels", pays="neurons"), Contract(hands="submodels", curve="proportional", pack=2),
     Contract(hands="submodels", curve="bcf_middle", count="mask", pack=3),
