@@ -85,7 +85,7 @@ class Contract(Method[State]):
         "mixed", "trailing: the same for clients whose own training would repair their models"
     )
     tolerance: float = setting(
-        -0.04, "trailing: these are clients whose own training makes a model better by more accuracy than this"
+        0.0, "trailing: these are clients whose own training makes a model better by more accuracy than this"
     )
     every: int = setting(3, "trailing: rounds between two updates of a client's model", minimum=1)
     looks: int = setting(3, "trailing: candidates by which it is found how much to send", minimum=1)
