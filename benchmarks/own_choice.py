@@ -3,11 +3,11 @@
     python -m benchmarks.own_choice                        # digits, 60 rounds
     python -m benchmarks.own_choice --data fashion-mnist --rounds 300 --scenes dir --seeds 10
 
-Five methods. Every client judges what it can make on samples that it holds back, counting
-classes alike as far as it has samples of them. The rules differ in how many samples of a class count as much as what is
-expected without any (doubt), and in what a client takes training on its own data to cost: a share of what the model
-knew of what the client cannot see (forgotten). For each rule: the mean accuracy on the test set of what clients choose,
-less that of what is delivered, in points; then that of the best of all they made, which no client can know.
+Five methods. Every client judges what it can make on samples that it holds back, counting classes alike as far as it
+has samples of them. The rules differ in how many samples of a class count as much as what is expected without any
+(doubt), and in what a client takes training on its own data to cost: a share of what the model knew of what the client
+cannot see (forgotten). For each rule: the mean accuracy on the test set of what clients choose, less that of what is
+delivered, in points; then that of the best of all they made, which no client can know.
 """
 
 import argparse

@@ -95,12 +95,13 @@ def test_an_update_weighs_by_contribution_and_by_how_far_behind_its_model_is(mak
 
 def test_the_weights_that_lead_to_the_best_model_are_taken(make_server):
     server = make_server([0.2, 0.4])
-    good = torch.randn(len(server.initial), dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    for helps in (0, 1):  # the model of client 0 is far behind; its update is the better one, or the other client's is
-        updates = torch.zeros(2, len(server.initial), dtype=torch.float64)
-        candidates = torch.stack([server.initial + good, server.initial - good])
-        best = candidates[int(server.score(candidates).metric.argmax())] - server.initial
-        updates[helps], updates[1 - helps] = best, -best
+    random = torch.Generator().manual_seed(3)
+    tried = torch.randn(32, len(server.initial), dtype=torch.float64, generator=random)
+    scores = server.score(server.initial + tried).metric
+    best, worst = tried[int(scores.argmax())], tried[int(scores.argmin())]
+    wanted = {}
+    for fresh, mean in ((best, worst), (worst, best)):  # the model of client 0 is far behind
+        updates = torch.stack([2 * mean - fresh, fresh])
         uploads = uploads_of(updates.tolist(), [12, 12])
         reached = {}
         for powers in ((0.0,), (16.0,), (0.0, 16.0)):
@@ -110,6 +111,8 @@ def test_the_weights_that_lead_to_the_best_model_are_taken(make_server):
             assert float(accuracy) == pytest.approx(float(server.score(moved.parameters[None]).metric[0]))
             reached[powers] = float(accuracy)
         assert reached[0.0, 16.0] == max(reached.values())
+        wanted[fresh is best] = max((power for power in reached if len(power) == 1), key=reached.__getitem__)
+    assert wanted == {True: (16.0,), False: (0.0,)}, "otherwise one power were enough here"
 
 
 def test_no_weight_to_try_is_a_sentence(make_server):

@@ -2,7 +2,7 @@
 
 A client knows that rewards are judged by all classes alike, and that it knows little of a class of which it has few
 samples: it counts classes alike as far as it has samples of them, and takes a model that it trains on its own data to
-forget half of what it knew of the rest. Of the rules tried, clients fare best by this one (docs/held.md).
+forget half of what it knew of the rest. docs/held.md compares this rule with others.
 """
 
 from collections.abc import Callable, Mapping
