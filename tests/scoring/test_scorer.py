@@ -190,6 +190,11 @@ def test_coalitions_are_the_base_plus_weighted_updates(problem):
     scorer = Scorer(problem, problem.federation.test)
     expected = plain_scores(problem, [rows[1], (rows[1] + rows[2]) / 2, base])
     assert scorer.coalitions(base, updates, coefficients).loss.tolist() == pytest.approx(expected[0], abs=1e-10)
+    many = torch.cat([coefficients, torch.rand(9, 2, generator=torch.Generator().manual_seed(0))])
+    expected = plain_scores(problem, [base + own.to(updates) @ updates for own in many])
+    found = scorer.coalitions(base, updates, many, per_sample=True)
+    assert found.loss.tolist() == pytest.approx(expected[0], abs=1e-10)
+    assert found.losses.mean(1).tolist() == pytest.approx(expected[0], abs=1e-10)
 
 
 def test_losses_of_each_sample_have_the_mean_that_is_told(problem):

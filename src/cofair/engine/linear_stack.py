@@ -5,7 +5,7 @@ its norm (for clipping) comes from two small Gram matrices, ‖Σ_b δ_b x_bᵀ�
 A step then reads every weight twice and writes it once, which is what memory traffic allows at best.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -142,14 +142,20 @@ class LinearStack:
         where = blocks.of(layer.weight)
         return where if layer.bias is None or blocks.of(layer.bias) == where else None
 
+    def is_first(self, name: str) -> bool:
+        """Say whether a parameter is the first layer's."""
+        return name in (self.layers[0].weight, self.layers[0].bias)
+
     def first(self, rows: Tensor, x: Tensor) -> Tensor:
         """Return what the first layer of rows (C, D) puts out on inputs (n, ...): (C, n, units), not activated."""
         views, layer = self.layout.views(rows), self.layers[0]
         return _applied(views[layer.weight], None if layer.bias is None else views[layer.bias], x.flatten(1))
 
-    def after_first(self, rows: Tensor, value: Tensor) -> Tensor:
-        """Return the outputs (C, n, classes) of rows whose first layer puts out a value, which is written over."""
-        views = self.layout.views(rows)
+    def after_first(self, views: Mapping[str, Tensor], value: Tensor) -> Tensor:
+        """Return the outputs (C, n, classes) of models by their parameters' names, but for the first layer.
+
+        `value` is what that layer puts out, and is written over.
+        """
         for layer, below in zip(self.layers[1:], self.layers, strict=False):
             if below.activation is not None:
                 value = below.activation.function(value)

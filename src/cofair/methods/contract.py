@@ -76,6 +76,12 @@ class Contract(Method[State]):
         "best model in the round",
         minimum=0,
     )
+    strides: tuple[float, ...] = setting(
+        (0.25, 1.0, 3.0),
+        "trailing: the server's model goes so many times as far as the mean of the updates, whichever leads to the best "
+        "model in the round",
+        minimum=0,
+    )
     first: Literal["rows", "largest", "mixed"] = setting(
         "rows",
         "trailing: what is brought up to date first: rows of weights at random, or the entries with the largest "
@@ -87,7 +93,7 @@ class Contract(Method[State]):
     tolerance: float = setting(
         0.0, "trailing: these are clients whose own training makes a model better by more accuracy than this"
     )
-    every: int = setting(3, "trailing: rounds between two updates of a client's model", minimum=1)
+    every: int = setting(2, "trailing: rounds between two updates of a client's model", minimum=1)
     looks: int = setting(3, "trailing: candidates by which it is found how much to send", minimum=1)
     samples: int = setting(
         10_000, "trailing: validation samples that models are calibrated on, at most, always the same", minimum=1
@@ -145,6 +151,8 @@ class Contract(Method[State]):
             raise UsageError('method.pays = "neurons" is for submodels: set method.hands = "submodels" too.')
         if not self.freshness:
             raise UsageError("method.freshness is empty: give one power at least, such as [0].")
+        if not self.strides:
+            raise UsageError("method.strides is empty: give one at least, such as [1].")
 
     def unwritten(self, contributions: Tensor | None = None) -> dict[str, list[float]]:
         """Return a curve given in Python by what it promises."""

@@ -21,6 +21,8 @@ from cofair.scoring.mixtures import Mixtures
 from cofair.scoring.scorer import Scorer
 
 _GAINS_ON = 500  # validation samples, at most: it only has to be seen which way a client's training goes
+_NEAR = 0.002  # below its promise a model is as good as promised
+_TO_DELIVER = 6, 64.0  # candidates and steps: a reward is found more carefully than what is trained
 _FOR_NEWCOMERS = 10, 2.0**20  # candidates, at least, and steps: they are owed in one round what others got in many
 
 if TYPE_CHECKING:
@@ -33,10 +35,13 @@ class Trailing:
 
     `gain` (N,) is by how much a client's own training made its model better when its turn was last: what could be made
     of it. `much` (N, 2) is how much of the server's model fitted then, in rows and in entries. `download` (N,) is the
-    share of a model that changed in each client's.
+    share of a model that changed in each client's. `best` (D,) is the best that the server's model ever was, with an
+    accuracy of `reached` (1,): what promises are made of, so that they do not fall when a round does harm.
     """
 
     parameters: Tensor
+    best: Tensor
+    reached: Tensor
     models: Tensor
     promised: Tensor
     validated: Tensor
@@ -60,7 +65,8 @@ class TrailingModels(Method[Trailing]):
         nothing = torch.zeros_like(server.contributions)
         models = server.initial.repeat(server.clients, 1)
         validated = self._scorer(server).score(server.initial[None]).metric.to(nothing).expand_as(nothing)
-        return Trailing(server.initial, models, nothing, validated, nothing, _begin(nothing), nothing)
+        begin = server.initial, server.initial, validated[:1].clone()
+        return Trailing(*begin, models, nothing, validated, nothing, _begin(nothing), nothing)
 
     def rewards(self, server: Server, state: Trailing, t: int, phase: Phase) -> Rewards:
         """Hand out each client's own model; only what changed in it travels."""
@@ -81,16 +87,23 @@ class TrailingModels(Method[Trailing]):
     def moved(self, server: Server, state: Trailing, uploads: Uploads, t: int) -> tuple[Trailing, Tensor]:
         """Return the state with the server's model moved by the clients' updates, and that model's accuracy.
 
-        How much less those weigh that come from models far behind is tried out: the best model is taken.
+        How much less those weigh that come from models far behind, and how far to go, is tried out: the best model is
+        taken.
         """
-        means = [
+        means = torch.stack([
             mean_over_holders(uploads, None, "mask", server.aggregation, weights)
             for weights in self.weights(server, state, t)
-        ]
-        rows = state.parameters + torch.stack(means)
-        accuracies = self._scorer(server).score(rows).metric.to(state.promised)
+        ])  # fmt: skip
+        strides = means.new_tensor(list(dict.fromkeys(self.contract.strides)))
+        tried = (strides[:, None, None] * torch.eye(len(means)).to(means)).flatten(0, 1)
+        accuracies = self._scorer(server).coalitions(state.parameters, means, tried).metric.to(state.promised)
         best = int(accuracies.argmax())
-        return replace(state, parameters=rows[best]), accuracies[best]
+        parameters, accuracy = state.parameters + tried[best] @ means, accuracies[best]
+        better = accuracy > state.reached
+        return replace(
+            state, parameters=parameters, best=torch.where(better, parameters, state.best),
+            reached=torch.where(better, accuracy, state.reached),
+        ), accuracy  # fmt: skip
 
     def weights(self, server: Server, state: Trailing, t: int) -> list[Tensor | None]:
         """Return what updates may weigh (N,): by contribution, and less the further behind a client's model is."""
@@ -112,7 +125,7 @@ class TrailingModels(Method[Trailing]):
         update and is silent (N,) gets nothing.
         """
         whole = state.parameters
-        promised = self.promised(server, float(accuracy))
+        promised = self.promised(server, float(state.reached))
         young = (promised >= accuracy) & ~silent
         turns = (due & ~young).nonzero().flatten()
         gains = self.gains(server, state, updates, turns)
@@ -138,26 +151,26 @@ class TrailingModels(Method[Trailing]):
 
     def closer(self, server: Server, state: Trailing, t: int, kind: First, who: Tensor) -> Trailing:
         """Return the state with models of some clients (n,) as close to the server's as their promises allow."""
-        random = [server.random(t, server.names[i]) for i in who.tolist()]
-        own, whole = state.models[who], state.parameters
-        order: Order
-        if kind == "rows":
-            blocks = Blocks.rows(server.layout)
-            mixtures = Mixtures(self._scorer(server), whole, own, blocks)
-            order = Rows(mixtures, drawn_for(random, blocks.count, own), blocks.sums((whole - own).abs()))
-        else:
-            drawn = drawn_for(random, len(whole), own) if kind == "mixed" else None
-            order = Entries(self._scorer(server), whole, own, drawn)
-        place = 0 if kind == "rows" else 1
-        found = refreshed(
-            order, state.promised[who], state.validated[who], state.much[who, place], self.contract.looks, self.step
-        )
+        own, place = state.models[who], _place(kind)
+        order = self.order(server, t, kind, state.parameters, own, who)
+        known = state.promised[who], state.validated[who], state.much[who, place]
+        found = refreshed(order, *known, self.contract.looks, self.step)
         much = state.much.clone()
         much[who, place] = found.much
         return replace(
             state, models=state.models.index_copy(0, who, found.models),
             validated=state.validated.index_copy(0, who, found.accuracies), much=much,
         )  # fmt: skip
+
+    def order(self, server: Server, t: int, kind: First, whole: Tensor, own: Tensor, who: Tensor) -> Order:
+        """Return the candidates for some clients (n,), between models of their own (n, D) and a whole one (D,)."""
+        random = [server.random(t, server.names[i]) for i in who.tolist()]
+        if kind == "rows":
+            blocks = Blocks.rows(server.layout)
+            mixtures = Mixtures(self._scorer(server), whole, own, blocks)
+            return Rows(mixtures, drawn_for(random, blocks.count, own), blocks.sums((whole - own).abs()))
+        drawn = drawn_for(random, len(whole), own) if kind == "mixed" else None
+        return Entries(self._scorer(server), whole, own, drawn)
 
     def gains(self, server: Server, state: Trailing, updates: Tensor, turns: Tensor) -> Tensor:
         """Return by how much the own training of clients in turn makes their models better (n,): a running mean."""
@@ -181,8 +194,18 @@ class TrailingModels(Method[Trailing]):
         return owed
 
     def delivered(self, server: Server, state: Trailing) -> Delivered:
-        """Deliver each client's model."""
-        return Delivered(state.models, None, state.promised, state.validated)
+        """Deliver each client's model, brought as close to its promise as the best of the server's models allows."""
+        whole = state.promised >= state.reached
+        models = torch.where(whole[:, None], state.best, state.models)
+        validated = torch.where(whole, state.reached, state.validated)
+        looks, step = _TO_DELIVER
+        below = (~whole & (state.validated < state.promised - _NEAR)).nonzero().flatten()
+        for kind, who in self.kinds(state.gain, below).items():
+            order = self.order(server, 0, kind, state.best, state.models[who], who)
+            known = state.promised[who], state.validated[who], state.much[who, _place(kind)]
+            found = refreshed(order, *known, looks, step, best=True)
+            models[who], validated[who] = found.models, found.accuracies
+        return Delivered(models, None, state.promised, validated)
 
     def welcome(self, server: Server, state: Trailing, t: int) -> Trailing:
         """Give newcomers, who come last, what they have earned."""
@@ -196,6 +219,11 @@ class TrailingModels(Method[Trailing]):
 
     def _scorer(self, server: Server) -> Scorer:
         return server.validation.thinned(self.contract.samples)
+
+
+def _place(kind: First) -> int:
+    """Return where it is remembered how much of a kind fitted."""
+    return 0 if kind == "rows" else 1
 
 
 def _begin(like: Tensor) -> Tensor:

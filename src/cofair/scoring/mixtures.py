@@ -5,9 +5,7 @@ from torch import Tensor
 
 from cofair.engine.linear_stack import LinearStack
 from cofair.models.blocks import Blocks
-from cofair.scoring.scorer import Scorer
-
-_MOST = 2**28  # bytes of first layers' outputs that are kept
+from cofair.scoring.scorer import FIRST_OUTPUTS, Scorer
 
 
 class Mixtures:
@@ -25,7 +23,7 @@ class Mixtures:
         if stack is None or own.is_cuda or not len(own):
             return
         where = stack.rows_of_first(blocks)
-        if where is None or (1 + len(own)) * (where.stop - where.start) * len(scorer.samples) * 8 > _MOST:
+        if where is None or (1 + len(own)) * (where.stop - where.start) * len(scorer.samples) * 8 > FIRST_OUTPUTS:
             return
         both = stack.first(torch.cat([whole[None], own]), scorer.samples.x)
         self._firsts = both[:1], both[1:], where
@@ -39,5 +37,5 @@ class Mixtures:
         stack = self.scorer.stack
         assert isinstance(stack, LinearStack)
         whole, own, where = self._firsts
-        outputs = stack.after_first(rows, torch.where(taken[:, None, where], whole, own))
+        outputs = stack.after_first(stack.layout.views(rows), torch.where(taken[:, None, where], whole, own))
         return rows, self.scorer.problem.metric(outputs, self.scorer.samples.y)

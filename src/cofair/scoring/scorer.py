@@ -18,6 +18,7 @@ from cofair.scoring.nested import Nested, Nesting, first_neurons, nesting, prefi
 
 _Seen = tuple[Tensor, int]  # a tensor and how often it had been written into
 _CPU_BUDGET = 256 * 2**20  # bytes of activations held at once on a CPU
+FIRST_OUTPUTS = 2**28  # bytes of first layers' outputs that are kept at once
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,38 @@ class Scorer:
 
     @torch.no_grad()
     def coalitions(self, base: Tensor, updates: Tensor, coefficients: Tensor, *, per_sample: bool = False) -> Scores:
-        """Score base (D,) + coefficients (C, N) · updates (N, D), made chunk by chunk."""
-        chunks = _ranges(len(coefficients), self._candidates_at_once())
-        rows = (base + coefficients[first:last].to(updates.dtype) @ updates for first, last in chunks)
-        return self._collect(((row, None) for row in rows), per_sample)
+        """Score base (D,) + coefficients (C, N) · updates (N, D), made chunk by chunk.
+
+        The first layer of a linear stack puts out for a sum what it puts out for the terms, added up: on a CPU, where
+        most of the time goes into this layer, it is computed for the terms.
+        """
+        shares = coefficients.to(updates)
+        chunks = [shares[first:last] for first, last in _ranges(len(shares), self._candidates_at_once())]
+        terms = self._first_of_terms(base, updates, len(shares))
+        if terms is None:
+            return self._collect(((base + own @ updates, None) for own in chunks), per_sample)
+        assert self.stack is not None
+        parts = []
+        for own in chunks:
+            added = self.stack.layout.views(updates)
+            views = {
+                name: torch.tensordot(own, added[name], 1).add_(value)
+                for name, value in self.stack.layout.views(base).items()
+                if not self.stack.is_first(name)
+            }
+            outputs = self.stack.after_first(views, torch.tensordot(own, terms[1:], 1).add_(terms[0]))
+            parts.append(self._judged(outputs, per_sample))
+        return _together(parts, per_sample)
+
+    def _first_of_terms(self, base: Tensor, updates: Tensor, count: int) -> Tensor | None:
+        """Return what the first layer puts out for a base and for updates (1 + N, n, units), where that saves work."""
+        if self.stack is None or base.is_cuda or count <= 1 + len(updates):
+            return None
+        units = self.stack.layout.prototype.get_parameter(self.stack.layers[0].weight).shape[0]
+        together = 1 + len(updates) + min(count, self._candidates_at_once())
+        if together * units * len(self.samples) * base.element_size() > FIRST_OUTPUTS:
+            return None
+        return self.stack.first(torch.cat([base[None], updates]), self.samples.x)
 
     def prefixes(self, base: Tensor, order: Tensor, counts: Tensor) -> Scores:
         """Score the submodels of a base (D,) that keep the first counts (C,) neurons of an order (K,)."""
@@ -127,15 +156,16 @@ class Scorer:
     def _collect(
         self, candidates: Iterable[tuple[Tensor, Tensor | None]], per_sample: bool, order: Tensor | None = None
     ) -> Scores:
-        parts = [self._score(rows, masks, per_sample, order) for rows, masks in candidates]
-        losses, metrics, each = zip(*parts, strict=True)
-        return Scores(torch.cat(losses), torch.cat(metrics), torch.cat(each) if per_sample else None)
+        return _together([self._score(rows, masks, per_sample, order) for rows, masks in candidates], per_sample)
 
     def _score(
         self, rows: Tensor, masks: Tensor | None, per_sample: bool, order: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
+        return self._judged(self._outputs(rows, masks, order), per_sample)
+
+    def _judged(self, outputs: Tensor, per_sample: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the losses and metrics (C,) of outputs (C, n, ...), and the losses (C, n), empty if not asked for."""
         y = self.samples.y
-        outputs = self._outputs(rows, masks, order)
         flat = outputs.flatten(0, 1)
         losses = self.problem.loss(flat, y.repeat(len(outputs), *[1] * (y.dim() - 1))).view(len(outputs), -1)
         return losses.mean(1), self.problem.metric(outputs, y), losses if per_sample else losses[:, :0]
@@ -196,6 +226,11 @@ def _nesting(masks: Tensor, order: Tensor | None) -> Nesting | None:
 def _joined(parts: list[Tensor]) -> Tensor:
     """Join outputs (C, n, ...) of chunks of samples, without a copy where there is only one."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def _together(parts: list[tuple[Tensor, Tensor, Tensor]], per_sample: bool) -> Scores:
+    losses, metrics, each = zip(*parts, strict=True)
+    return Scores(torch.cat(losses), torch.cat(metrics), torch.cat(each) if per_sample else None)
 
 
 def _ranges(count: int, at_once: int) -> Iterator[tuple[int, int]]:

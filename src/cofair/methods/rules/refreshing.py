@@ -85,9 +85,13 @@ class Refreshed:
 
 
 def refreshed(
-    order: Order, promised: Tensor, accuracies: Tensor, much: Tensor, looks: int, step: float = STEP
-) -> Refreshed:
-    """Return models with as much of the server's as their promises (n,) allow.
+    order: Order, promised: Tensor, accuracies: Tensor, much: Tensor, looks: int, step: float = STEP,
+    best: bool = False,
+) -> Refreshed:  # fmt: skip
+    """Return models with as much of the server's as their promises (n,) allow, or the `best` that they allow.
+
+    A model on its way to a better one is often worse than both: training is served by what is newest, a reward by what
+    is best.
 
     The search begins at what fitted last time (n,) and moves by the square root of `step`, then by its square root,
     and so on, up where a candidate fits and down where none does. A model whose accuracy (n,) is above its promise
@@ -97,11 +101,13 @@ def refreshed(
     if not len(order.own):
         return found
     bound, fitted = torch.maximum(promised, accuracies), torch.zeros_like(much)
+    reached = accuracies
     for _ in range(looks):
         models, metric = order.score(much)
         scores = metric.to(bound)
         small = scores <= bound
-        fits = small & (much > fitted)
+        fits = small & (scores > reached if best else much > fitted)
+        reached = torch.where(fits, scores, reached)
         fitted = torch.where(fits, much, fitted)
         found = Refreshed(
             torch.where(fits[:, None], models, found.models),
