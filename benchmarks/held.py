@@ -6,7 +6,8 @@
 γ delivered is the mean of the last ten rounds; the others are of the last round: of what is kept (the newest value of
 everything), of what clients choose (held), and of the best of everything on the test set (a bound that nobody can
 choose). Rate is the share of clients whose held model is within α-BCF. Above its promise is how many points the client
-that most exceeds it holds more, and in how many of ten clients it is more than three.
+that most exceeds it holds more, and in how many of ten clients it is more than three. Before that table another one
+compares methods: γ delivered / held, and the best client.
 """
 
 import argparse
@@ -35,8 +36,12 @@ def main() -> None:
         if run.outcome.held is not None:
             key = run.setting("federation", "data"), run.setting("federation", "scene"), label
             rows.setdefault(key, []).append(run)
+    names = sorted({name for *_, name in rows})
+    print(f"| data, scene | {' | '.join(names)} |\n| --- |{' --- |' * len(names)}")
+    for data, scene in sorted({(data, scene) for data, scene, _ in rows}):
+        print(f"| {data} {scene} | {' | '.join(short(rows.get((data, scene, name), ())) for name in names)} |")
     print(
-        "| data, scene | method | seeds | γ delivered | γ kept | γ held | γ bound | best client, % | weakest: alone, "
+        "\n| data, scene | method | seeds | γ delivered | γ kept | γ held | γ bound | best client, % | weakest: alone, "
         "delivered, held, % | rate held | above its promise | download, % |\n| --- | --- |" + " --- |" * 10
     )
     for (data, scene, name), own in sorted(rows.items()):
@@ -52,6 +57,14 @@ def labels(runs: Sequence[ReportedRun]) -> list[str]:
         differing = [f"{key} {own[key]}" for key in own if any(other.get(key) != own[key] for other in rivals)]
         found.append(" · ".join([run.outcome.method, *differing]))
     return found
+
+
+def short(runs: Sequence[ReportedRun]) -> str:
+    """Return a method's cell in the table that compares methods."""
+    if not runs:
+        return "–"
+    delivered, _, held, _, best, *_ = cells(runs)
+    return f"{delivered} / {held}, {best} %"
 
 
 def cells(runs: Sequence[ReportedRun]) -> list[str]:

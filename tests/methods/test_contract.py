@@ -285,7 +285,7 @@ def test_an_update_weighs_as_its_clients_contribution_says(brought, settings, we
 )
 def test_the_model_moves_as_weights_say(settings, defence, share, make_server):
     server = make_server([0.2, 0.4], **defence)
-    method = Contract(**settings)
+    method = Contract(**settings, strides=(1.0,))
     state = method.start(server)
     size = len(server.initial)
     uploads = uploads_of([[1.0] * size, [3.0] * size], [12, 12])

@@ -115,9 +115,57 @@ def test_the_weights_that_lead_to_the_best_model_are_taken(make_server):
     assert wanted == {True: (16.0,), False: (0.0,)}, "otherwise one power were enough here"
 
 
-def test_no_weight_to_try_is_a_sentence(make_server):
-    with pytest.raises(UsageError, match="freshness is empty"):
-        Contract(freshness=()).start(make_server([0.2, 0.4]))
+def test_the_step_that_leads_to_the_best_model_is_taken_and_of_equal_ones_that_with_the_least_loss(make_server):
+    server = make_server([0.2, 0.4])
+    mechanism = Contract(power=0.0, freshness=(0.0,), strides=(0.25, 1.0, 4.0)).mechanism
+    state, taken = mechanism.start(server), set()
+    for seed in range(12):
+        torch.manual_seed(seed)
+        mean = torch.randn(len(server.initial), dtype=torch.float64)
+        tried = torch.stack([server.initial + stride * mean for stride in (0.25, 1.0, 4.0)])
+        scores = server.score(tried)
+        wanted = max(range(3), key=lambda i: (float(scores.metric[i]), -float(scores.loss[i])))
+        moved, accuracy = mechanism.moved(server, state, uploads_of([mean.tolist()] * 2, [12, 12]), 1)
+        assert moved.parameters.tolist() == pytest.approx(tried[wanted].tolist())
+        assert float(accuracy) == float(scores.metric[wanted])
+        taken.add(wanted)
+    assert taken == {0, 1, 2}
+
+
+@pytest.mark.parametrize("nothing", ["freshness", "strides"])
+def test_nothing_to_try_is_a_sentence(make_server, nothing):
+    with pytest.raises(UsageError, match=f"{nothing} is empty"):
+        Contract(**{nothing: ()}).start(make_server([0.2, 0.4]))
+
+
+def test_promises_are_made_of_the_best_model_so_far_and_do_not_fall(make_server):
+    server = make_server(BROUGHT)
+    method = Contract(strides=(3.0,))
+    worse = 0
+    for before, after in pairwise(rounds(server, method, 15)):
+        now = float(server.score(after.parameters[None]).metric[0])
+        assert float(after.reached) == max(float(before.reached), now)
+        assert float(server.score(after.best[None]).metric[0]) == float(after.reached)
+        assert bool((after.promised >= before.promised).all())
+        worse += now < float(after.reached)
+    assert worse, "the server's model gets worse here now and then"
+
+
+def test_what_is_delivered_is_as_good_as_promised_or_as_near_as_it_gets(make_server):
+    server = make_server(BROUGHT)
+    method, nearer = Contract(), 0
+    for seed in range(4):
+        for state in rounds(server, method, 10, seed=seed)[1:]:
+            delivered = method.delivered(server, state)
+            assert delivered.validated.tolist() == pytest.approx(server.score(delivered.parameters).metric.tolist())
+            assert torch.equal(delivered.parameters[3], state.best)
+            most = torch.maximum(state.promised, state.validated)
+            assert bool((delivered.validated <= most + 1e-9).all())
+            assert bool((delivered.validated >= state.validated - 1e-9).all())
+            entries = (delivered.parameters == state.models) | (delivered.parameters == state.best)
+            assert bool(entries.all()), "of its own model and of the best one"
+            nearer += int((delivered.validated[:3] > state.validated[:3]).sum())
+    assert nearer
 
 
 def test_clients_whose_own_training_repairs_their_models_are_guarded(make_server):

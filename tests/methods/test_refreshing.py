@@ -75,6 +75,23 @@ def test_the_search_goes_on_around_what_fitted_last_time():
     assert nothing.models.tolist() == order.own.tolist()
 
 
+def test_the_best_that_a_promise_allows_is_not_always_the_most():
+    class Valley:
+        """Half of the way is worse than both ends."""
+
+        least, begin, most = Rows.least, 0.25, 1.0
+        own = torch.zeros(1, 1)
+
+        def score(self, much):
+            return much[:, None], {0.25: 0.45, 0.5: 0.1, 1.0: 0.9}[float(much)] * torch.ones(1)
+
+    newest = bring_closer(Valley(), [0.5], looks=2, step=4.0)
+    best = refreshed(Valley(), torch.tensor([0.5]), torch.tensor([0.4]), torch.tensor([0.25]), 2, 4.0, best=True)
+    assert (newest.models.tolist(), best.models.tolist()) == ([[0.5]], [[0.25]])
+    kept = refreshed(Valley(), torch.tensor([0.5]), torch.tensor([0.48]), torch.tensor([0.25]), 2, 4.0, best=True)
+    assert kept.accuracies.tolist() == pytest.approx([0.48])
+
+
 def test_nothing_beyond_the_ends_is_looked_at():
     order = rows(torch.zeros(2, 1024))
     found = bring_closer(order, [1.0, 0.0], step=2.0**20)

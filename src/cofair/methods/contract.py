@@ -78,8 +78,8 @@ class Contract(Method[State]):
     )
     strides: tuple[float, ...] = setting(
         (0.25, 1.0, 3.0),
-        "trailing: the server's model goes so many times as far as the mean of the updates, whichever leads to the best "
-        "model in the round",
+        "trailing: the server's model goes so many times as far as the mean of the updates, whichever leads to the "
+        "best model in the round",
         minimum=0,
     )
     first: Literal["rows", "largest", "mixed"] = setting(

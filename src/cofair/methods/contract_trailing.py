@@ -96,10 +96,12 @@ class TrailingModels(Method[Trailing]):
         ])  # fmt: skip
         strides = means.new_tensor(list(dict.fromkeys(self.contract.strides)))
         tried = (strides[:, None, None] * torch.eye(len(means)).to(means)).flatten(0, 1)
-        accuracies = self._scorer(server).coalitions(state.parameters, means, tried).metric.to(state.promised)
-        best = int(accuracies.argmax())
+        scores = self._scorer(server).coalitions(state.parameters, means, tried)
+        accuracies = scores.metric.to(state.promised)
+        equally_good = scores.loss.masked_fill(scores.metric < scores.metric.max(), torch.inf)  # where samples are few
+        best = int(equally_good.argmin())
         parameters, accuracy = state.parameters + tried[best] @ means, accuracies[best]
-        better = accuracy > state.reached
+        better = accuracy >= state.reached
         return replace(
             state, parameters=parameters, best=torch.where(better, parameters, state.best),
             reached=torch.where(better, accuracy, state.reached),
