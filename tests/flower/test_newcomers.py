@@ -58,11 +58,15 @@ def test_a_newcomer_trains_alone_in_stages_and_again_with_the_others():
     assert result.history[-1].contributions != pytest.approx(result.contributions)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedsac", "fedrac", "contract", "heterofl"])
-def test_a_newcomer_stands_as_one_that_was_expected(name):
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    # a trailing model is brought up to date at once for a newcomer, in turns for one that was expected
+    [("fedavg", {}), ("fedsac", {}), ("fedrac", {}), ("contract", {"hands": "submodels"}), ("heterofl", {})],
+)
+def test_a_newcomer_stands_as_one_that_was_expected(name, settings):
     """In simulation it is a client that joins late, whom the server knows from the start."""
-    chosen = experiment(name, last=6)
-    late = experiment(name, last=6, participation={"join": [1, 1, 1, 3]})
+    chosen = experiment(name, last=6, method=settings)
+    late = experiment(name, last=6, method=settings, participation={"join": [1, 1, 1, 3]})
     records, prepared = simulated(late)
     brought = prepared.server.contributions
     assert brought[3] < brought.max()  # the best of all decides what the others deserve
