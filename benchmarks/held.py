@@ -79,10 +79,10 @@ def cells(runs: Sequence[ReportedRun]) -> list[str]:
         held = run.outcome.held
         assert held is not None
         c, weakest = held.contributions, held.contributions.argmin()
-        note("delivered", run.outcome.cell().fairness)
+        note("delivered", run.outcome.cell("last").fairness)
         for name, accuracies in (("kept", held.parts["kept"]), ("held", held.accuracies), ("most", held.parts["most"])):
             note(name, metrics.fairness(c, accuracies))
-        note("best", run.outcome.cell().max)
+        note("best", run.outcome.cell("last").max)
         for name, accuracies in (("alone", c), ("got", held.parts["delivered"]), ("has", held.accuracies)):
             note(name, 100 * float(accuracies[weakest]))
         note("rate", metrics.rate(c, held.accuracies))

@@ -31,7 +31,7 @@ def experiment(rounds=3, clients=4, **tables):
 
 @pytest.fixture
 def printed(capsys, monkeypatch):
-    def call(*outcomes, rule="last", width=160, of=None, as_json=False):
+    def call(*outcomes, rule="delivered", width=160, of=None, as_json=False):
         monkeypatch.setattr(console, "PIPE_WIDTH", width)
         tables.print_comparison(Comparison(tuple(outcomes)), of or experiment(), rule, as_json=as_json)
         return capsys.readouterr().out
@@ -43,7 +43,7 @@ def printed(capsys, monkeypatch):
     ("rounds", "words"), [(3, "mean of all rounds"), (9, "mean of all rounds"), (10, "mean of the final ten rounds")]
 )
 def test_the_title_says_which_rounds_were_read(printed, rounds, words):
-    assert words in printed(outcome(rounds=rounds), of=experiment(rounds)).split("\n")[0]
+    assert words in printed(outcome(rounds=rounds), of=experiment(rounds), rule="last").split("\n")[0]
 
 
 def test_notes_speak_of_an_interval_only_where_one_is_shown(printed):

@@ -81,8 +81,8 @@ def test_tables_are_written_and_an_earlier_summary_is_kept(tmp_path):
     entries = [made_method("cgsv", FIVE), made_method("fedsac", FIVE)]
     assert [path.name for path in latex.write_tables(entries, tmp_path / "new")] == ["table.tex", "summary.csv"]
     written = pd.read_csv(tmp_path / "new" / "summary.csv")
-    assert list(written["method"]) == ["cgsv", "fedsac"] * 2
-    assert list(written["rule"]) == ["last", "last", "best", "best"]
+    assert list(written["method"]) == ["cgsv", "fedsac"] * 3
+    assert list(written["rule"]) == ["delivered", "delivered", "last", "last", "best", "best"]
     (tmp_path / "summary.csv").write_text("mine")
     assert [path.name for path in latex.write_tables(entries, tmp_path)] == ["table.tex"]
     assert (tmp_path / "summary.csv").read_text() == "mine"

@@ -32,7 +32,7 @@ def test_all_that_a_client_is_told():
     reputations = [[0.25, 0.5], [0.5, 0.5], [0.375, 0.5]]
     assert standing([0.25, 0.5], [0.4, 0.8], reputations=reputations).sentences(0) == [
         "It brought 10 samples, which alone train a model of 25.0 % accuracy. Rank 2 of 2 by contribution.",
-        "Its reward has 40.0 % accuracy, 15.0 points more than it reaches alone.",
+        "Its reward, the model after round 15, has 40.0 % accuracy, 15.0 points more than it reaches alone.",
         "Its contribution entitles it to more than 25.0 % and at most 60.0 %: its reward is inside.",
         "Its reputation went from 0.25 in round 5 to 0.375 in round 15; it changed most by +0.25 between rounds 5 and "
         "10 and −0.12 between rounds 10 and 15.",

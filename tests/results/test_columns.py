@@ -30,7 +30,7 @@ def compared(measure="standalone"):
 
 def people_see(comparison, printed):
     """What a terminal, a notebook, the report and LaTeX show."""
-    comparison_output.print_comparison(comparison, Experiment(), "last", as_json=False)
+    comparison_output.print_comparison(comparison, Experiment(), "delivered", as_json=False)
     methods = [ReportedMethod(name, tuple(runs()[:1])) for name in comparison.methods]
     methods = [
         replace(method, runs=tuple(replace(method.runs[0], outcome=outcome) for outcome in comparison.of(method.label)))
@@ -60,7 +60,7 @@ def test_a_column_is_everywhere(column, printed):
     assert cell_text(row, column) in shown["terminal"]
     assert f'title="{escape(column.meaning)}"' in shown["report"]
     assert (column.latex is None) or (column.latex in shown["latex"])
-    comparison_output.print_comparison(comparison, Experiment(), "last", as_json=True)
+    comparison_output.print_comparison(comparison, Experiment(), "delivered", as_json=True)
     assert json.loads(printed())["methods"][0][column.name] == pytest.approx(row[column.name])
     assert column.name in comparison.every_rule()
 
@@ -75,7 +75,7 @@ def test_every_column_has_a_name_of_its_own_and_one_source():
 def test_what_needs_accuracies_is_undefined_and_not_shown_to_people_for_other_contributions(column, printed):
     comparison = compared("cosine")
     assert all(column.heading not in text for text in people_see(comparison, printed).values())
-    comparison_output.print_comparison(comparison, Experiment(), "last", as_json=True)
+    comparison_output.print_comparison(comparison, Experiment(), "delivered", as_json=True)
     assert json.loads(printed())["methods"][0][column.name] is None
     assert comparison.of("cgsv")[0].summary()["cells"]["best"][column.name] is None
     assert comparison.to_frame()[column.name].isna().all()

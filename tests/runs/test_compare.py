@@ -50,7 +50,7 @@ def test_methods_meet_the_same_federation_and_contributions(tmp_path):
     assert frame.loc["standalone", "download"] == 0
 
     written = pd.read_csv(tmp_path / "summary.csv")
-    assert list(written["rule"]) == ["last", "last", "best", "best"]
+    assert list(written["rule"]) == ["delivered", "delivered", "last", "last", "best", "best"]
     assert len(pd.read_csv(tmp_path / "clients.csv")) == 2 * 2 * 4
     assert (tmp_path / "fedavg-seed1" / "history.jsonl").exists()
     assert "personalise_units = 2" in (tmp_path / "fedavg-seed1" / "experiment.toml").read_text()
@@ -88,7 +88,7 @@ def test_a_run_that_fails_is_left_out_and_the_others_are_compared(tmp_path, monk
     comparison = compare(SMALL, ["fedsac", "fedavg"], 2, tmp_path, listener=heard)
     assert comparison.methods == ["fedavg"]
     assert comparison.failures == heard.failures == {"fedsac-seed0": "It diverged.", "fedsac-seed1": "It diverged."}
-    assert list(pd.read_csv(tmp_path / "summary.csv")["method"]) == ["fedavg", "fedavg"]
+    assert list(pd.read_csv(tmp_path / "summary.csv")["method"]) == ["fedavg"] * 3
     with pytest.raises(RunError, match="It diverged"):  # nothing is left to compare
         compare(SMALL, ["fedsac"])
 

@@ -1,6 +1,7 @@
 import errno
 import json
 import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,10 @@ def test_a_result_tells_who_brought_what_and_who_got_what(federation):
     result = run(federation)
     assert len(result.accuracies) == len(result.contributions) == len(result.rewards) == 4
     assert [record.round for record in result.history] == list(range(3, 13))
-    assert result.fairness == pytest.approx(sum(r.fairness for r in result.history) / 10)
+    assert (result.fairness, result.accuracies) == (result.history[-1].fairness, tuple(result.history[-1].accuracies))
+    assert result.cell("last").fairness == pytest.approx(sum(r.fairness for r in result.history) / 10)
+    rows = [record.accuracies for record in result.history]
+    assert result.spread == pytest.approx([statistics.stdev(own) for own in zip(*rows, strict=True)])
     frame = result.to_frame()
     assert len(frame) == 10 * 4
     assert set(frame.columns) >= {"round", "client", "contribution", "accuracy", "download"}
@@ -222,7 +226,7 @@ def test_a_run_folder_holds_the_resolved_experiment_the_history_and_the_summary(
     assert (facts["seed"], facts["samples"]) == (0, list(result.sizes))
     assert read_history(tmp_path / "run" / "history.jsonl") == list(result.history)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["cells"]["last"]["fairness"] == pytest.approx(result.fairness)
+    assert summary["cells"]["delivered"]["fairness"] == pytest.approx(result.fairness)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         ".lock", "experiment.toml", "history.jsonl", "ledger.jsonl", "rewards.safetensors", "run.json", "summary.json",
     ]  # fmt: skip

@@ -18,7 +18,9 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 1,
     clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="10")] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.", show_default="200")] = None,
-    rule: Annotated[str, typer.Option(help="How a table cell is read: last, best or joint.")] = "last",
+    rule: Annotated[
+        str, typer.Option(help="What a table is of: the models delivered in the end, or last, best, joint.")
+    ] = "delivered",
     held: Annotated[
         bool, typer.Option("--held", help="Measure what clients hold: the best they make of all they were handed.")
     ] = False,
@@ -52,7 +54,7 @@ def compare(
         "run.held": True if held else None,
     }  # fmt: skip
     chosen = command_inputs.experiment_of(experiment, options, change)
-    if rule != "last" and not any(text.startswith("run.evaluate_every") for text in change or ()):
+    if rule in ("best", "joint") and not any(text.startswith("run.evaluate_every") for text in change or ()):
         chosen = chosen.with_run(evaluate_every=1)  # these rules choose among rounds: test all of them
     command_inputs.check_resume(resume, out, overwrite)
     with watched(track, out, len(names) * seeds, together=workers > 1) as (listener, tracking):

@@ -15,7 +15,7 @@ from cofair.config.experiment import Experiment
 from cofair.results.columns import NAMED, Column, shown
 from cofair.results.comparison import Comparison
 from cofair.results.result import Outcome
-from cofair.results.table_cells import LAST_ROUNDS
+from cofair.results.table_cells import DELIVERED, LAST_ROUNDS
 
 SHOWN_CLIENTS = 20  # more clients than this are summarised instead of listed
 
@@ -43,12 +43,13 @@ def print_run(result: Outcome, experiment: Experiment, *, as_json: bool) -> None
     if as_json:
         print_json({"experiment": experiment.to_dict(), **result.summary()})
         return
-    print_comparison(Comparison((result,)), experiment, "last", as_json=False)
+    print_comparison(Comparison((result,)), experiment, DELIVERED, as_json=False)
 
 
 def _title(experiment: Experiment, rule: str) -> str:
     own, training = experiment.federation, experiment.training
     reading = {
+        DELIVERED: "models delivered in the end",
         "last": _last_rounds(training.rounds),
         "best": "best round on the test set",
         "joint": "round chosen on the validation set",
@@ -82,9 +83,7 @@ def _clients(console: Console, outcomes: Sequence[Sequence[Outcome]], experiment
         console.print(f"[dim]{len(names)} clients: see clients.csv (--out DIR) for each of them.[/]")
         return
     over = f"mean of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0].seed}"
-    console.print(
-        f"[bold]What each client brought and got: accuracy in %, {_last_rounds(experiment.training.rounds)}, {over}[/]"
-    )
+    console.print(f"[bold]What each client brought and got: accuracy in % of the model after the last round, {over}[/]")
     left = list(outcomes)
     while left:
         count = len(left)

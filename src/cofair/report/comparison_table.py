@@ -68,7 +68,7 @@ def _best(frame: pd.DataFrame, column: Column, ranked: list[int]) -> set[int]:
 
 def _notes(methods: Sequence[ReportedMethod], frame: pd.DataFrame, columns: Sequence[Column]) -> Html:
     terms = [f"{column.term}: {column.meaning}" for column in columns if column.term is not None]
-    notes = [f"Means of the final ten rounds. {'; '.join(terms)}."]
+    notes = [f"Of the models delivered after the last round. {'; '.join(terms)}."]
     if frame["fairness_std"].notna().any():
         notes.append("± is the standard deviation over seeds.")
     if frame["fairness_low"].notna().any():

@@ -43,14 +43,13 @@ def facts(methods: Sequence[ReportedMethod]) -> str:
 def fairest(methods: Sequence[ReportedMethod]) -> int:
     """Return which method is shown first: the fairest one, training alone aside."""
     frame = _ranked(methods)
-    if frame["fairness"].notna().any():
-        return _argmax(frame, "fairness")
-    return _argmax(frame, "max")
+    return _argmax(frame, _judged_by(frame) if frame["fairness"].notna().any() else "max")
 
 
 def by_fairness(methods: Sequence[ReportedMethod]) -> list[ReportedMethod]:
     """Return methods in the order of the table: the fairest first, those without a defined fairness last."""
-    fairness = comparison(methods).to_frame()["fairness"].astype(float).fillna(-1000.0).tolist()
+    frame = comparison(methods).to_frame()
+    fairness = frame[_judged_by(frame)].astype(float).fillna(-1000.0).tolist()
     return [methods[k] for k in sorted(range(len(methods)), key=lambda k: -fairness[k])]
 
 
@@ -65,9 +64,12 @@ def findings(methods: Sequence[ReportedMethod]) -> list[str]:
             f"Fairness γ is undefined for every method. The best client gets most with {best['method']}: "
             f"{_percent(best['max'])} {metric}."
         ]
-    fair = frame.loc[_argmax(frame, "fairness")]
+    by = _judged_by(frame)
+    fair = frame.loc[_argmax(frame, by)]
+    follows = {"fairness": "rewards follow what clients brought with γ"}
+    what = follows.get(by, "what clients hold in the end follows what they brought with held γ")
     found = [
-        f"Fairest is {fair['method']}: rewards follow what clients brought with γ {fair['fairness']:.1f} of 100, "
+        f"Fairest is {fair['method']}: {what} {fair[by]:.1f} of 100, "
         f"and its best client reaches {_percent(fair['max'])} {metric}{_than_alone(methods, fair)}."
     ]
     if best["method"] == fair["method"]:
@@ -111,6 +113,12 @@ def _ranked(methods: Sequence[ReportedMethod]) -> pd.DataFrame:
     frame = comparison(methods).to_frame()
     others = [k for k, method in enumerate(methods) if not method.reference]
     return frame.iloc[others] if others else frame
+
+
+def _judged_by(frame: pd.DataFrame) -> str:
+    """Return the column that says which method is fairest: what clients hold, where all methods have that."""
+    held = "held_fairness"
+    return held if held in frame and bool(frame[held].notna().any()) else "fairness"
 
 
 def _argmax(frame: pd.DataFrame, column: str) -> int:

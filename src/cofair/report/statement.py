@@ -31,6 +31,7 @@ class ClientStatements:
         self.samples = np.mean([outcome.sizes for outcome in outcomes], axis=0)
         self.brought: Floats = np.mean([outcome.contributions for outcome in outcomes], axis=0)
         self.got: Floats = np.mean([outcome.accuracies for outcome in outcomes], axis=0)
+        self.spread: Floats = np.sqrt(np.mean(np.square([outcome.spread for outcome in outcomes]), axis=0))
         self.download: Floats = np.mean([outcome.history[-1].download for outcome in outcomes], axis=0)
         self.comparable = self.run.contributions_are_accuracies
         self.lower, self.upper = metrics.alpha_bounds(self.brought, self.got, ALPHA)
@@ -102,13 +103,20 @@ class ClientStatements:
         return f" By round {t} this was measured again as {found}, and its reward follows it{seed_of(self.run)}."
 
     def _reward(self, i: int) -> str:
-        got = f"Its reward has {100 * self.got[i]:.1f} % {self.run.metric}"
+        got = f"Its reward, the model after round {self.run.outcome.history[-1].round:,}, has {self._got(i)}"
         if not self.comparable:
             return f"{got}; what it would reach alone was not measured."
         gain = 100 * (self.got[i] - self.brought[i])
         if abs(gain) < 0.05:
             return f"{got}, as much as it reaches alone."
         return f"{got}, {abs(gain):.1f} points {'more' if gain > 0 else 'less'} than it reaches alone."
+
+    def _got(self, i: int) -> str:
+        """Return how good the delivered model is, and by how much rewards changed in the final rounds."""
+        got, change = f"{100 * self.got[i]:.1f} % {self.run.metric}", 100 * self.spread[i]
+        if len(self.method.runs) > 1:
+            got += f" in the mean of {len(self.method.runs)} seeds"
+        return got if math.isnan(change) or change < 0.05 else f"{got} (± {change:.1f} over the final rounds)"
 
     def _bound(self, i: int) -> str:
         low, high, got = 100 * self.lower[i], 100 * self.upper[i], 100 * self.got[i]

@@ -8,6 +8,7 @@ from cofair.config.job import Job
 from cofair.results import notebook
 from cofair.results.columns import COUNTED, MEASURED, over_seeds
 from cofair.results.result import Outcome
+from cofair.results.table_cells import DELIVERED
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         return notebook.comparison(self)
 
-    def to_frame(self, rule: str = "last") -> pd.DataFrame:
+    def to_frame(self, rule: str = DELIVERED) -> pd.DataFrame:
         """Return one row per method: mean and sample standard deviation over seeds."""
         rows = []
         for method in self.methods:
@@ -41,7 +42,7 @@ class Comparison:
                 row |= over_seeds(column, [one[column.name] for one in read])
             row["tested_rounds"] = max(len(outcome.history) for outcome in own)
             row["fairness_defined"] = sum(one["fairness"] is not None for one in read)
-            low_high = own[0].fairness_interval if len(own) == 1 and rule == "last" else None
+            low_high = own[0].fairness_interval if len(own) == 1 and rule == DELIVERED else None
             row["fairness_low"], row["fairness_high"] = low_high or (None, None)
             for column in COUNTED:
                 if any(column.name in one for one in read):
@@ -52,7 +53,7 @@ class Comparison:
     def every_rule(self) -> pd.DataFrame:
         """Return the table read by every rule that the histories allow, as `summary.csv` holds it."""
         joint = all(record.validation is not None for outcome in self.outcomes for record in outcome.history)
-        rules = ["last", "best"] + (["joint"] if joint else [])
+        rules = [DELIVERED, "last", "best"] + (["joint"] if joint else [])
         return pd.concat([self.to_frame(rule) for rule in rules], ignore_index=True)
 
     def clients_frame(self) -> pd.DataFrame:

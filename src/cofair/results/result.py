@@ -18,14 +18,15 @@ from cofair.results import notebook, table_cells
 from cofair.results.columns import COUNTED
 from cofair.results.held import Held
 from cofair.results.record import Baseline, Record
-from cofair.results.table_cells import Cell
+from cofair.results.table_cells import DELIVERED, Cell
 
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
     """What a run measured: who brought what, who got what.
 
-    `fairness` and `accuracies` are read by the rule `last`: the mean over the final ten rounds.
+    `fairness` and `accuracies` are of the models delivered after the last round, which clients can export; `spread`
+    says how much their accuracies changed before.
     """
 
     method: str
@@ -49,18 +50,20 @@ class Outcome:
     @property
     def fairness_interval(self) -> tuple[float, float] | None:
         """Return a 95 % bootstrap interval of `fairness` over clients, or None where there are too few of them."""
-        return metrics.bootstrap_interval(self.contributions, np.array(self._last_rounds()))
+        return metrics.bootstrap_interval(self.contributions, np.array([self.accuracies]))
 
     @property
     def accuracies(self) -> tuple[float, ...]:
-        """Return each client's accuracy, the mean over the final ten rounds."""
-        rows = self._last_rounds()
-        known = [[value for value in column if not math.isnan(value)] for column in zip(*rows, strict=True)]
-        return tuple(sum(column) / len(column) if column else math.nan for column in known)
+        """Return the accuracy of the model that each client is delivered after the last round."""
+        return tuple(self.history[-1].accuracies)
 
-    def _last_rounds(self) -> list[list[float]]:
-        read = set(self.cell().rounds)
-        return [record.accuracies for record in self.history if record.round in read]
+    @property
+    def spread(self) -> tuple[float, ...]:
+        """Return the standard deviation of each client's accuracy over the final ten rounds; NaN with less than two."""
+        read = set(self.cell("last").rounds)
+        rows = np.array([record.accuracies for record in self.history if record.round in read])
+        few = np.isnan(rows).sum(0) > len(rows) - 2
+        return tuple(math.nan if lone else float(np.nanstd(own, ddof=1)) for own, lone in zip(rows.T, few, strict=True))
 
     @property
     def download(self) -> float:
@@ -82,8 +85,8 @@ class Outcome:
         parts = {name: np.array(own) for name, own in last.held_parts.items()}
         return Held(np.array(self.contributions), np.array(last.held), tuple(last.held_as), parts)
 
-    def cell(self, rule: str = "last") -> Cell:
-        """Return the table cell of this run, read by the rule `best`, `joint` or `last`."""
+    def cell(self, rule: str = DELIVERED) -> Cell:
+        """Return the table cell of this run, read by the rule `delivered`, `last`, `best` or `joint`."""
         validation = [record.validation for record in self.history if record.validation is not None]
         return table_cells.read(
             rule,
@@ -94,7 +97,7 @@ class Outcome:
             contributions_are_accuracies=self.contributions_are_accuracies,
         )
 
-    def row(self, rule: str = "last") -> dict[str, float | None]:
+    def row(self, rule: str = DELIVERED) -> dict[str, float | None]:
         """Return every column of a comparison for this run, read by a rule."""
         last = replace(self.history[-1], baseline=Baseline(self.contributions, self.contributions_are_accuracies))
         there = [column for column in COUNTED if column.of(last)]
@@ -117,7 +120,7 @@ class Outcome:
 
     def summary(self) -> dict[str, Any]:
         """Return the run in a few plain values, as `summary.json` holds them."""
-        rules = ["last", "best"] + (["joint"] if self.history[-1].validation is not None else [])
+        rules = [DELIVERED, "last", "best"] + (["joint"] if self.history[-1].validation is not None else [])
         held, own = self.held, [dict[str, Any]() for _ in self.names]
         if held is not None:
             chosen = zip(held.accuracies.tolist(), held.chosen, strict=True)

@@ -1,7 +1,8 @@
-"""Three ways to read one cell of a table from the history of a run.
+"""Four ways to read one cell of a table from the history of a run.
 
-The papers choose rounds by their results on the test set and do not say exactly how, so a number means
-little without its rule. `best` is closest to what they print. `last` never looks at the test set to choose.
+`delivered` is of the models that clients are delivered after the last round: what they have in the end. The papers
+choose rounds by their results on the test set and do not say exactly how, so a number means little without its rule.
+`best` is closest to what they print. `last`, the mean over the final ten rounds, never looks at the test set to choose.
 `joint` chooses by the rewards' accuracies on the validation set; their fairness there is taken against the run's
 contributions, so that the choice is free of the test set only where these are (contribution.on = "validation", not
 the default).
@@ -21,6 +22,7 @@ from cofair.results.record import Baseline
 
 Floats = npt.NDArray[np.float64]
 
+DELIVERED = "delivered"  # what is meant where no rule is named
 LAST_ROUNDS = 10
 JOINT_MARGIN = 0.01  # one point of accuracy
 
@@ -136,12 +138,17 @@ def _joint(history: _History) -> Cell:
     return Cell("joint", _mean_over(history, np.array([k])), _rounds(history, [k]))
 
 
+def _delivered(history: _History) -> Cell:
+    chosen = np.array([history.rounds.argmax()])
+    return Cell(DELIVERED, _mean_over(history, chosen), _rounds(history, chosen))
+
+
 def _last(history: _History) -> Cell:
     chosen = np.flatnonzero(history.rounds > history.rounds.max() - LAST_ROUNDS)
     return Cell("last", _mean_over(history, chosen), _rounds(history, chosen))
 
 
-RULES: dict[str, Callable[[_History], Cell]] = {"best": _best, "joint": _joint, "last": _last}
+RULES: dict[str, Callable[[_History], Cell]] = {DELIVERED: _delivered, "best": _best, "joint": _joint, "last": _last}
 
 
 def _mean_over(history: _History, chosen: npt.NDArray[np.int64]) -> dict[str, float | None]:

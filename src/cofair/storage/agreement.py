@@ -197,9 +197,11 @@ class _Folder:
             yield f"{SUMMARY} belongs to a run without a tested round or a method"
             return
         computed = reader.outcome_of(tables, facts, records).summary()
+        if self._start.get("version") != cofair.__version__:  # another version may compute these differently
+            del computed["cells"], computed["fairness_interval"]
+            computed["clients"] = _without_accuracy(computed["clients"])
+            summary = {**summary, "clients": _without_accuracy(summary.get("clients"))}
         for key, value in computed.items():
-            if key in ("cells", "fairness_interval") and self._start.get("version") != cofair.__version__:
-                continue  # another version may compute them differently
             place = _first_difference(json.loads(json.dumps(value)), summary.get(key), key)
             if place is not None:
                 yield f"{place} in {SUMMARY} is not what follows from {HISTORY} and the ledger"
@@ -261,3 +263,10 @@ def _short(value: Any) -> str:
     text = "nothing" if value is None else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     text = text.encode(errors="replace").decode()  # half a character cannot be shown
     return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def _without_accuracy(clients: Any) -> Any:
+    """Return the clients of a summary without what they got, which one rule or another has read."""
+    if not isinstance(clients, list) or not all(isinstance(one, dict) for one in clients):
+        return clients
+    return [{key: value for key, value in one.items() if key != "accuracy"} for one in clients]
