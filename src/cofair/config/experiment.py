@@ -13,6 +13,7 @@ from cofair.engine.work import Work
 from cofair.errors import UsageError, nearest
 from cofair.methods import Method
 from cofair.methods.fedavg import FedAvg
+from cofair.metrics import METRICS
 from cofair.rounds.attacks import AttackSettings
 from cofair.rounds.defences import DefenceSettings
 from cofair.rounds.participation import ParticipationSettings
@@ -110,7 +111,7 @@ class RunSettings:
     )
     joint: bool = setting(False, "score rewards on the validation set too, for the rule 'joint'")
     held: bool = setting(False, "measure what clients hold in the end: the best they can make of all they were handed")
-    metric: str = setting("accuracy", "accuracy, balanced_accuracy or auroc")
+    metric: str = setting("accuracy", ", ".join(METRICS))
     loss: str = setting("cross_entropy", "cross_entropy or squared_error")
 
 

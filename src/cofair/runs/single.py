@@ -72,7 +72,7 @@ def run(
         drop_last: leave out a last batch that is not full.
         seed: seed of everything random.
         loss: what clients minimise: "cross_entropy", "squared_error" or a function that returns one loss per sample.
-        metric: what rewards are judged by: "accuracy", "balanced_accuracy", "auroc" or a function.
+        metric: what rewards are judged by: a name of `cofair.metrics.METRICS`, such as "auroc", or a function.
         contributions: one number per client, instead of measuring them.
         method_settings: settings of a method given by its name.
         contribution: settings of how contributions are measured, the table `contribution` of an experiment.
