@@ -191,7 +191,7 @@ def _logits(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _several(targets: Tensor, what: str) -> Tensor:
-    classes = torch.unique(targets)
+    classes: Tensor = torch.unique(targets)
     if len(classes) < 2:
         raise UsageError(f"{what} needs samples of at least two classes, but all are of class {int(classes[0])}.")
     return classes
@@ -209,8 +209,8 @@ def _numbers(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _removed(errors: Tensor, of_constant: Tensor, what: str) -> Tensor:
-    known = of_constant.mean(0)
+    known: Tensor = of_constant.mean(0)
     if bool((known == 0).any()):
         raise UsageError(f"{what} cannot be judged where all targets are equal.")
-    removed: Tensor = 1 - errors.mean(-2) / known
-    return removed.mean(-1)
+    each: Tensor = 1 - errors.mean(-2) / known
+    return each.mean(-1)

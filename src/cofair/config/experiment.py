@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from cofair import methods
 from cofair.contributions import MEASURES
+from cofair.engine.losses import LOSSES
 from cofair.engine.optimisers import OPTIMISERS
 from cofair.engine.work import Work
 from cofair.errors import UsageError, nearest
@@ -112,7 +113,7 @@ class RunSettings:
     joint: bool = setting(False, "score rewards on the validation set too, for the rule 'joint'")
     held: bool = setting(False, "measure what clients hold in the end: the best they can make of all they were handed")
     metric: str = setting("accuracy", ", ".join(METRICS))
-    loss: str = setting("cross_entropy", "cross_entropy or squared_error")
+    loss: str = setting("cross_entropy", ", ".join(LOSSES))
 
 
 _TABLES: dict[str, type] = {

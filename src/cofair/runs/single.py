@@ -12,7 +12,7 @@ from cofair import settings
 from cofair.config.experiment import Experiment
 from cofair.config.job import Job
 from cofair.data.federation import Federation
-from cofair.engine import choose
+from cofair.engine import choose, losses
 from cofair.engine.losses import Loss
 from cofair.errors import UsageError
 from cofair.methods import Method
@@ -41,7 +41,7 @@ def run(
     drop_last: bool = False,
     seed: int = 0,
     loss: Loss | str = "cross_entropy",
-    metric: Callable[[Tensor, Tensor], float | Tensor] | str = "accuracy",
+    metric: Callable[[Tensor, Tensor], float | Tensor] | str | None = None,
     contributions: Sequence[float] | Tensor | None = None,
     method_settings: Mapping[str, Any] | None = None,
     contribution: Mapping[str, Any] | None = None,
@@ -71,8 +71,10 @@ def run(
         optimiser: local optimiser; docs/start.md lists them.
         drop_last: leave out a last batch that is not full.
         seed: seed of everything random.
-        loss: what clients minimise: "cross_entropy", "squared_error" or a function that returns one loss per sample.
-        metric: what rewards are judged by: a name of `cofair.metrics.METRICS`, such as "auroc", or a function.
+        loss: what clients minimise: "cross_entropy", "bce", "mse", "mae", "huber", "squared_error", a loss of torch or
+            a function that returns one loss per sample.
+        metric: what rewards are judged by: a name of `cofair.metrics.METRICS`, such as "auroc", or a function. By
+            default accuracy for classes, "r2" for real numbers.
         contributions: one number per client, instead of measuring them.
         method_settings: settings of a method given by its name.
         contribution: settings of how contributions are measured, the table `contribution` of an experiment.
@@ -93,6 +95,8 @@ def run(
         raise UsageError(
             f"federation must be a cofair.Federation, such as {example}, but is {type(federation).__name__}."
         )
+    if metric is None:
+        metric = losses.usual_metric(losses.loss(loss), federation.classes)
     training = {
         "rounds": rounds, "steps": steps, "epochs": epochs, "batch_size": batch_size, "lr": lr, "decay": decay,
         "decay_every": decay_every, "clip": clip, "optimiser": optimiser, "drop_last": drop_last,
