@@ -119,3 +119,40 @@ def test_real_labels_0_and_1_can_be_read_as_classes():
         assert (whole.labels.tolist(), whole.classes, whole.test.y.dtype) == ([0, 1, 1], 2, torch.int64)
     others = federation(torch.tensor([0.0, 0.5, 1.0]))
     assert others.with_classes() is others
+
+
+def imbalanced(**settings):
+    labels = torch.tensor([0, 0, 0, 1])
+    return Federation([(torch.zeros(4, 1), labels)], test=(torch.zeros(4, 1), labels), **settings)
+
+
+def test_class_weights_multiply_the_loss_of_their_classes():
+    outputs, targets = torch.randn(3, 2), torch.tensor([0, 1, 1])
+    plain = losses.cross_entropy(outputs, targets)
+    own = losses.weighted(losses.cross_entropy, [1.0, 3.0], imbalanced())
+    torch.testing.assert_close(own(outputs, targets), plain * torch.tensor([1.0, 3, 3]))
+
+
+def test_balanced_weights_are_those_of_the_validation_set():
+    seen = torch.tensor([0, 0, 0, 0, 1])  # not the 3 : 1 of the clients
+    own = losses.weighted(losses.loss("bce"), "balanced", imbalanced(validation=(torch.zeros(5, 1), seen)))
+    assert own.weights.tolist() == pytest.approx([5 / 8, 5 / 2])
+
+
+@pytest.mark.parametrize(
+    ("loss", "weights", "validation", "sentence"),
+    [
+        ("bce", "balanced", None, "which does not exist: give 2 numbers"),
+        ("bce", "balanced", (torch.zeros(2, 1), torch.tensor([1, 1])), "which has no sample of class 0"),
+        ("bce", [1.0], None, "must be 2 numbers"),
+        (nn.CrossEntropyLoss(weight=torch.ones(2)), [1.0, 1.0], None, "class weights of its own"),
+    ],
+)
+def test_class_weights_that_cannot_be_are_refused(loss, weights, validation, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        losses.weighted(losses.loss(loss), weights, imbalanced(validation=validation))
+
+
+def test_real_numbers_have_no_class_weights():
+    with pytest.raises(UsageError, match="labels are real numbers: leave class_weights out"):
+        losses.weighted(losses.loss("mse"), [1.0, 1.0], federation(NUMBERS))

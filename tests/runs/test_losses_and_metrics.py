@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 import cofair
+from cofair.config.experiment import Experiment
 from cofair.errors import UsageError
+from cofair.runs.scheduling import alike
 
 WEIGHTS = np.random.default_rng(3).normal(size=6)
 METHODS = ("fedavg", "fedsac", "contract")
@@ -111,3 +113,30 @@ def test_a_metric_that_a_set_cannot_define_is_told_before_training():
             cofair.run(network(), cofair.Federation(clients, **sets), loss="bce", metric="auroc", listener=never)
     with pytest.raises(UsageError, match="targets are real numbers"):
         run(numbers, loss="mse", metric="accuracy")
+
+
+@pytest.mark.parametrize("weights", ["balanced", [1, 6], np.array([1.0, 6.0])])
+def test_class_weights_raise_what_is_recognised_of_a_rare_class(weights):
+    def rare(n, seed):
+        x, y = numbers(n, seed)
+        return x, (y > 3).astype(int)
+
+    plain, weighted = (
+        run(rare, loss="bce", metric="balanced_accuracy", class_weights=own, rounds=4, contributions=[1, 2, 3])
+        for own in (None, weights)
+    )
+    assert all(more > less for more, less in zip(weighted.accuracies, plain.accuracies, strict=True))
+    assert "class_weights" in weighted.experiment_toml
+
+
+def test_class_weights_by_name_of_a_class_are_refused():
+    with pytest.raises(UsageError, match="class_weights must be 'balanced' or a list of numbers"):
+        run(classes, loss="bce", class_weights={0: 1.0, 1: 6.0})
+
+
+def test_runs_share_a_batch_only_if_they_share_class_weights():
+    def of(seed, weights):
+        return alike(Experiment.from_dict({"run": {"seed": seed, "class_weights": weights}}))
+
+    assert of(0, [1.0] * 10) == of(1, [1.0] * 10) != of(0, [2.0] * 10)
+    assert of(0, "balanced") != of(1, "balanced")  # whose validation sets differ

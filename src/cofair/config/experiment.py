@@ -114,6 +114,11 @@ class RunSettings:
     held: bool = setting(False, "measure what clients hold in the end: the best they can make of all they were handed")
     metric: str = setting("accuracy", ", ".join(METRICS))
     loss: str = setting("cross_entropy", ", ".join(LOSSES))
+    class_weights: Literal["balanced"] | tuple[float, ...] | None = setting(
+        None,
+        "what the loss of a sample of each class weighs: numbers, or balanced, as the server's validation set has them",
+        minimum=0,
+    )
 
 
 _TABLES: dict[str, type] = {

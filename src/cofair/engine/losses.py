@@ -5,9 +5,10 @@ loss with class weights therefore counts as the plain mean of weighted values, n
 """
 
 import copy
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -121,6 +122,43 @@ def loss(choice: str | Loss, device: torch.device | None = None, dtype: torch.dt
     return NumberByNumber(type(module).__name__, module) if isinstance(module, _OF_NUMBERS) else module
 
 
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """A loss of which each sample's value counts as much as its class weighs."""
+
+    loss: Loss
+    weights: Tensor  # (classes,)
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the weighted loss of each sample."""
+        values = self.loss(outputs, targets)
+        return values * self.weights[targets].to(values.dtype)
+
+
+def weighted(own: Loss, weights: Literal["balanced"] | Sequence[float], federation: Federation) -> Weighted:
+    """Return a loss with class weights: numbers, or such that all classes of the validation set weigh the same.
+
+    Only the server's own labels are counted, so that no client has to tell how its classes are spread.
+    """
+    classes, validation = federation.classes, federation.validation
+    if classes is None:
+        raise UsageError("class_weights weigh classes, but the labels are real numbers: leave class_weights out.")
+    if getattr(own, "weight", None) is not None:
+        raise UsageError("The loss has class weights of its own: leave out these or class_weights.")
+    if isinstance(weights, str):
+        counts = torch.zeros(classes) if validation is None else torch.bincount(validation.y, minlength=classes)
+        if not bool(counts.all()):
+            missing = f"has no sample of class {int((counts == 0).nonzero()[0])}" if validation else "does not exist"
+            raise UsageError(
+                f'class_weights = "balanced" counts the classes of the server\'s validation set, which {missing}: give '
+                f"{classes} numbers instead."
+            )
+        weights = (counts.sum() / (classes * counts)).tolist()
+    if len(weights) != classes or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+        raise UsageError(f"class_weights must be {classes} numbers of at least 0, one per class, not {list(weights)}.")
+    return Weighted(own, torch.tensor(weights, device=federation.device))
+
+
 def of_classes(own: Loss) -> bool:
     """Say whether a loss is a cross entropy, of an output for each class."""
     return own is cross_entropy or isinstance(own, nn.CrossEntropyLoss)
@@ -135,6 +173,8 @@ def usual_metric(own: Loss, classes: int | None) -> str:
 
 def check_fit(own: Loss, outputs: Tensor, federation: Federation) -> None:
     """Refuse outputs (n, ...) that a loss cannot compare with a federation's labels, and say what to write instead."""
+    if isinstance(own, Weighted):
+        own = own.loss
     classes, labels, shape = federation.classes, federation.labels, tuple(outputs.shape)
     if outputs.dim() < 2:
         raise UsageError(f"The model returns {shape} for two samples: let it return (2, 1), without a last squeeze.")

@@ -107,6 +107,8 @@ def set_up(
     federation = federation.to(device, dtype)
     if isinstance(loss, losses.Binary):
         federation = federation.with_classes()
+    if run.class_weights is not None:
+        loss = losses.weighted(loss, run.class_weights, federation)
     attack = experiment.attack
     cheats = attackers(attack.clients, federation.names, run.seed) if attack.on else ()
     if attack.name == "label_flip":

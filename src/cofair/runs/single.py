@@ -42,6 +42,7 @@ def run(
     seed: int = 0,
     loss: Loss | str = "cross_entropy",
     metric: Callable[[Tensor, Tensor], float | Tensor] | str | None = None,
+    class_weights: Literal["balanced"] | Sequence[float] | None = None,
     contributions: Sequence[float] | Tensor | None = None,
     method_settings: Mapping[str, Any] | None = None,
     contribution: Mapping[str, Any] | None = None,
@@ -75,6 +76,8 @@ def run(
             a function that returns one loss per sample.
         metric: what rewards are judged by: a name of `cofair.metrics.METRICS`, such as "auroc", or a function. By
             default accuracy for classes, "r2" for real numbers.
+        class_weights: what the loss of a sample of each class weighs: one number per class, or "balanced", such that
+            all classes of the server's validation set weigh the same.
         contributions: one number per client, instead of measuring them.
         method_settings: settings of a method given by its name.
         contribution: settings of how contributions are measured, the table `contribution` of an experiment.
@@ -110,6 +113,9 @@ def run(
         "defence": dict(defence or {}),
     }
     tables["run"] |= {name: value for name, value in (("loss", loss), ("metric", metric)) if isinstance(value, str)}
+    if class_weights is not None:
+        listed = getattr(class_weights, "tolist", None)  # of arrays and tensors
+        tables["run"]["class_weights"] = class_weights if listed is None else listed()
     if isinstance(method, str):
         tables["method"] = {"name": method, **(method_settings or {})}
     elif not isinstance(method, Method) or method_settings:
