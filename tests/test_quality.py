@@ -14,7 +14,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from cofair import metrics
+from cofair import metrics, quality
 from cofair.errors import UsageError
 
 OF_CLASSES = ("accuracy", "balanced_accuracy", "auroc", "f1", "log_loss")
@@ -107,10 +107,10 @@ class TestQuality:
     def test_qualities_lie_between_0_and_1_and_ignore_scale_and_offset(self, seed, scale, shift):
         logits, targets = outputs(30, 2, (2,), seed)
         assume(len(set(targets.tolist())) == 2)
-        for quality in (metrics.accuracy, metrics.balanced_accuracy, metrics.auroc, metrics.f1):
-            value = quality(logits, targets)
+        for judge in (metrics.accuracy, metrics.balanced_accuracy, metrics.auroc, metrics.f1):
+            value = judge(logits, targets)
             assert ((value >= 0) & (value <= 1)).all()
-            torch.testing.assert_close(quality(scale * logits + shift, targets), value)
+            torch.testing.assert_close(judge(scale * logits + shift, targets), value)
 
     def test_a_users_function_judges_one_model_at_a_time(self):
         logits, targets = outputs()
@@ -203,6 +203,11 @@ class TestErrorsRemoved:
         assert metrics.log_loss(logits, targets).item() == pytest.approx(expected)
         with pytest.raises(UsageError, match="all are of class 0"):
             metrics.log_loss(logits, torch.zeros_like(targets))
+
+    def test_what_the_best_constant_has_is_said(self):
+        assert quality.note("mae", torch.tensor([0.0, 1, 2, 5])).endswith("an absolute error of (1 − v) × 1.5.")
+        assert quality.note("log_loss", torch.tensor([0, 1])).endswith("a log loss of (1 − v) × 0.6931.")
+        assert quality.note("accuracy", torch.tensor([0, 1])) is None
 
 
 class TestConcordance:

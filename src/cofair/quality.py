@@ -137,6 +137,22 @@ def title(name: str) -> str:
     return _TITLES.get(name, name.replace("_", " "))
 
 
+def note(name: str, targets: Tensor) -> str | None:
+    """Return how to read an error off a metric that says how much of it a model removes; None for other metrics."""
+    if name == "log_loss":
+        shares = torch.bincount(targets).double() / len(targets)
+        known, error, constant = float(torch.special.entr(shares).sum()), "a log loss", "the classes' shares"
+    elif name == "mae" and targets.numel() == len(targets):
+        numbers = targets.flatten().double()
+        known, error, constant = float((numbers - numbers.median()).abs().mean()), "an absolute error", "the median"
+    else:
+        return None
+    return (
+        f"metric = '{name}' is what a model removes of the error that {constant} alone would have: a value v on the "
+        f"test set is {error} of (1 − v) × {known:.4g}."
+    )
+
+
 def metric(chosen: str | Callable[[Tensor, Tensor], float | Tensor]) -> Metric:
     """Return a metric for models (..., n, C), by name or from a function of one model's outputs (n, C)."""
     if isinstance(chosen, str):

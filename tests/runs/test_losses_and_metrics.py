@@ -101,6 +101,16 @@ def test_metrics_of_classes_by_name(metric):
     assert min(max(logit.accuracies), max(two.accuracies)) > 0.3
 
 
+def test_an_error_can_be_read_off_the_note_of_its_metric():
+    result = run(numbers, loss="mae", metric="mae", rounds=3, contributions=[1, 2, 3])
+    (note,) = result.facts["notes"]
+    known = float(note.split("(1 − v) × ")[1].rstrip("."))
+    x, y = numbers(100, 11)
+    with torch.no_grad():
+        found = result.rewards[2](torch.tensor(x, dtype=torch.float32))[:, 0].numpy()
+    assert (1 - result.history[-1].accuracies[2]) * known == pytest.approx(abs(found - y).mean(), rel=1e-3)
+
+
 def test_a_metric_that_a_set_cannot_define_is_told_before_training():
     def never():
         raise AssertionError("trained")
