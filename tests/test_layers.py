@@ -10,8 +10,9 @@ import cofair
 
 ROOT = Path(cofair.__file__).parent
 LAYERS = (
-    "errors", "settings", "randomness", "metrics", "models", "data", "neurons", "engine", "scoring", "contributions",
-    "methods", "rounds", "config", "results", "storage", "tracking", "runs", "report", "reproduce", "flower", "cli",
+    "errors", "settings", "randomness", "quality", "metrics", "models", "data", "neurons", "engine", "scoring",
+    "contributions", "methods", "rounds", "config", "results", "storage", "tracking", "runs", "report", "reproduce",
+    "flower", "cli",
 )  # fmt: skip
 FRONT = ("__init__", "__main__")  # what users import: above all layers
 # methods of a result that write what is built on it: they go through the front door, as a user would

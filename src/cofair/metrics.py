@@ -1,23 +1,40 @@
 """How fair rewards are, and how good models are.
 
-Fairness compares contributions c (what each client brings) with accuracies a (what its reward is worth). The
-quality metrics at the end judge models by their outputs, many models at once.
+Fairness compares contributions c (what each client brings) with accuracies a (what its reward is worth). What judges
+models by their outputs stands in `quality` and is found here as well.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from cofair.errors import UsageError, nearest
+from cofair.errors import UsageError
+from cofair.quality import (
+    METRICS,
+    Metric,
+    accuracy,
+    auroc,
+    balanced_accuracy,
+    c_index,
+    f1,
+    log_loss,
+    mae,
+    metric,
+    r2,
+    title,
+)
+
+__all__ = [
+    "METRICS", "Metric", "accuracy", "alpha_bounds", "auroc", "balanced_accuracy", "bootstrap_interval", "bounded",
+    "bounds", "c_index", "collaboration_gain_spread", "f1", "fairness", "fairness_by_round", "log_loss", "mae",
+    "mean_collaboration_gain", "metric", "of_the_weakest", "r2", "rate", "title", "within_alpha_bound",
+]  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Numbers = Sequence[float] | npt.NDArray[np.floating] | Tensor
-Metric = Callable[[Tensor, Tensor], Tensor]
 
 _EQUAL = 1e-6  # relative spread below which values count as equal: several roundings of float32
 _FEWEST_CLIENTS = 8  # a bootstrap over fewer clients says nothing
@@ -187,86 +204,3 @@ def _unit(x: Floats) -> Floats:
     x = x - x.mean(-1, keepdims=True)
     length = np.sqrt((x**2).sum(-1, keepdims=True))
     return np.where(varied, x / np.where(varied, length, 1), np.nan)
-
-
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the share of samples whose largest output is the target, for models (..., n, C)."""
-    _check(outputs, targets)
-    return (outputs.argmax(-1) == targets).double().mean(-1)
-
-
-def balanced_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the share of each class's samples that are recognised, averaged over the classes that occur."""
-    _check(outputs, targets)
-    members = F.one_hot(targets, outputs.shape[-1]).double()
-    counts = members.sum(0)
-    hits = (outputs.argmax(-1) == targets).double() @ members
-    return (hits[..., counts > 0] / counts[counts > 0]).mean(-1)
-
-
-def auroc(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the area under the ROC curve of each class against the rest, averaged over the classes that occur.
-
-    With two classes this is the ordinary area. Samples are ranked by the log-odds of the class, which order
-    them as its softmax probability does but do not saturate; ties get mid-ranks. NaN outputs give NaN.
-    """
-    _check(outputs, targets)
-    classes = torch.unique(targets).tolist()
-    if len(classes) < 2:
-        raise UsageError(f"AUROC needs samples of at least two classes, but all are of class {classes[0]}.")
-    outputs = outputs.double()
-    areas = []
-    for k in classes:
-        others = torch.cat([outputs[..., :k], outputs[..., k + 1 :]], -1)
-        odds = outputs[..., k] - others.logsumexp(-1)
-        ordered = odds.sort(-1).values
-        ranks = (torch.searchsorted(ordered, odds) + torch.searchsorted(ordered, odds, right=True) + 1) / 2
-        own = (targets == k).double()
-        positive, negative = own.sum(), (1 - own).sum()
-        above = (ranks.double() * own).sum(-1) - positive * (positive + 1) / 2
-        areas.append(torch.where(odds.isnan().any(-1), torch.nan, above / (positive * negative)))
-    return torch.stack(areas).mean(0)
-
-
-METRICS: dict[str, Metric] = {
-    "accuracy": accuracy,
-    "balanced_accuracy": balanced_accuracy,
-    "auroc": auroc,
-}
-
-
-def metric(chosen: str | Callable[[Tensor, Tensor], float | Tensor]) -> Metric:
-    """Return a metric for models (..., n, C), by name or from a function of one model's outputs (n, C)."""
-    if isinstance(chosen, str):
-        if chosen not in METRICS:
-            raise UsageError(f"Unknown metric {chosen!r}: {nearest(chosen, METRICS)}")
-        return METRICS[chosen]
-    for own in METRICS.values():
-        if chosen is own:
-            return own
-
-    def each(outputs: Tensor, targets: Tensor) -> Tensor:
-        models = outputs.reshape(-1, *outputs.shape[-2:])
-        values = [_number(chosen(one, targets), chosen) for one in models]
-        return torch.tensor(values, dtype=torch.float64, device=outputs.device).view(outputs.shape[:-2])
-
-    return each
-
-
-def _number(value: object, source: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        name = getattr(source, "__name__", type(source).__name__)
-        raise UsageError(
-            f"The metric {name} returned a {type(value).__name__} that is not a single number: it must return the "
-            "quality of one model as a float."
-        ) from None
-
-
-def _check(outputs: Tensor, targets: Tensor) -> None:
-    if outputs.dim() < 2 or targets.shape != outputs.shape[-2:-1] or not len(targets) or outputs.shape[-1] < 2:
-        raise UsageError(
-            f"The metric got outputs of shape {tuple(outputs.shape)} and targets of shape "
-            f"{tuple(targets.shape)}: it needs (..., n, C) with C >= 2 classes, and (n,) with n >= 1."
-        )

@@ -193,7 +193,7 @@ class WrongInput(nn.Module):
         ({"loss": lambda outputs, targets: outputs.mean()}, "one value per sample"),
         ({"loss": lambda outputs, targets: outputs @ targets}, "The loss failed"),
         ({"loss": "hinge"}, "Unknown loss 'hinge'"),
-        ({"metric": "f1"}, "Unknown metric 'f1'"),
+        ({"metric": "f2"}, "Unknown metric 'f2'"),
         ({"method": "nothing"}, "Unknown method"),
         ({"model": "mlp"}, "must be an nn.Module or a function"),
         ({"model": nn.Linear}, "must take no arguments"),

@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from cofair import methods
 from cofair.contributions import MEASURES
+from cofair.engine.losses import LOSSES
 from cofair.engine.optimisers import OPTIMISERS
 from cofair.engine.work import Work
 from cofair.errors import UsageError, nearest
 from cofair.methods import Method
 from cofair.methods.fedavg import FedAvg
+from cofair.metrics import METRICS
 from cofair.rounds.attacks import AttackSettings
 from cofair.rounds.defences import DefenceSettings
 from cofair.rounds.participation import ParticipationSettings
@@ -110,8 +112,13 @@ class RunSettings:
     )
     joint: bool = setting(False, "score rewards on the validation set too, for the rule 'joint'")
     held: bool = setting(False, "measure what clients hold in the end: the best they can make of all they were handed")
-    metric: str = setting("accuracy", "accuracy, balanced_accuracy or auroc")
-    loss: str = setting("cross_entropy", "cross_entropy or squared_error")
+    metric: str = setting("accuracy", ", ".join(METRICS))
+    loss: str = setting("cross_entropy", ", ".join(LOSSES))
+    class_weights: Literal["balanced"] | tuple[float, ...] | None = setting(
+        None,
+        "what the loss of a sample of each class weighs: numbers, or balanced, as the server's validation set has them",
+        minimum=0,
+    )
 
 
 _TABLES: dict[str, type] = {

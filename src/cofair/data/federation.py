@@ -182,6 +182,18 @@ class Federation:
         offsets = self.offsets.to(self.device)
         return ClientTable(self.inputs, self.rows, self.labels, offsets, self.sizes, keys)
 
+    def with_classes(self) -> "Federation":
+        """Return this federation with real labels 0.0 and 1.0 as classes 0 and 1; itself if they are something else."""
+        sets = [self.labels, self.test.y, *([] if self.validation is None else [self.validation.y])]
+        if self.classes is not None or not all(_are_binary(labels) for labels in sets):
+            return self
+        whole = self.replaced(
+            labels=self.labels.flatten().long(), test=Samples(self.test.x, self.test.y.flatten().long()),
+            validation=self.validation and Samples(self.validation.x, self.validation.y.flatten().long()),
+        )  # fmt: skip
+        whole.classes = 2
+        return whole
+
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> "Federation":
         """Return this federation with its data on a device, real numbers in the given type."""
         device = torch.device(device)
@@ -190,6 +202,10 @@ class Federation:
             rows=self.rows.to(device), test=self.test.to(device, dtype),
             validation=None if self.validation is None else self.validation.to(device, dtype),
         )  # fmt: skip
+
+
+def _are_binary(labels: Tensor) -> bool:
+    return labels.numel() == len(labels) and bool(((labels == 0) | (labels == 1)).all())
 
 
 def _moved(values: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:

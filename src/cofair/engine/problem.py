@@ -67,18 +67,7 @@ class Problem:
             raise UsageError(f"The model failed on inputs of shape {tuple(x.shape)}: {first_line(error)}") from error
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
             raise UsageError("The model must return one tensor with one row per sample.")
-        classes = self.federation.classes
-        plain = self.loss is losses.cross_entropy and classes is not None
-        if plain and (outputs.dim() != 2 or outputs.shape[1] < (classes or 0)):
-            raise UsageError(
-                f"The model returns outputs of shape {tuple(outputs.shape)} for two samples, but the "
-                f"federation has {classes} classes: it must return (2, {classes}) or more."
-            )
-        if self.loss is losses.cross_entropy and classes is None and y.shape != outputs.shape:
-            labels = self.federation.labels
-            whole = labels.dim() == 1 and bool((labels == labels.round()).all())
-            remedy = "give classes as integers, y.long() or y.astype(int)" if whole else "choose another loss"
-            raise UsageError(f"The labels are real numbers, which cross entropy does not take: {remedy}.")
+        losses.check_fit(self.loss, outputs, self.federation)
         _refuse_changing_buffers(initial, x)
         try:
             losses.check_loss(self.loss(outputs, y), len(x))

@@ -41,7 +41,7 @@ class Local:
         labels = torch.tensor([0, 1]) if classes is not None else y[shown]
         federation = Federation([(x, y)], test=(x[shown], labels), names=[name], classes=classes)
         own = Experiment(model=experiment.model, training=experiment.training, run=experiment.run)
-        ready = set_up(own, Parts(federation, model, loss), methods=[])
+        ready = set_up(own, Parts(federation, model, loss, _not_judged), methods=[])
         return cls(ready.problem, ready.engine, fingerprint(ready.problem))
 
     def train(self, rewards: Rewards, states: ClientStates, t: int) -> tuple[Uploads, ClientStates]:
@@ -55,6 +55,11 @@ class Local:
         if self.problem.neurons is None or len(neuron_mask) != self.problem.neurons.count:
             raise RefusedError("the neurons of the model here are not those of the server")
         return self.problem.neurons.parameter_mask(neuron_mask[None])[0]
+
+
+def _not_judged(outputs: Tensor, targets: Tensor) -> float:
+    """Stand for the metric: a participant judges no model, and its few samples might not even define one."""
+    return 0.0
 
 
 def fingerprint(problem: Problem) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cofair.config.experiment import Experiment
 from cofair.engine.losses import Loss
+from cofair.errors import UsageError
 from cofair.flower.grid_engine import GridEngine
 from cofair.flower.remote_federation import Member, RemoteFederation, read_members, write_members
 from cofair.runs.setup import Parts, Setup, set_up
@@ -24,6 +25,10 @@ class RemoteSetups:
 
     def of(self, members: Sequence[Member]) -> Setup:
         """Return the set-up of a run with these members."""
+        if self.experiment.run.class_weights == "balanced":
+            raise UsageError(
+                'class_weights = "balanced" is counted on data that participants do not have: give numbers instead.'
+            )
         here = self.own.problem.federation
         remote = RemoteFederation(members, here.test, here.validation, here.classes)
         there = self.experiment.with_run(engine="loop")  # it never trains, so any engine will do

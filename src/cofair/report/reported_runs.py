@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from cofair import metrics
 from cofair.errors import RunError, UsageError
 from cofair.results.comparison import Comparison
 from cofair.results.result import Outcome, Result
@@ -74,7 +75,7 @@ class ReportedRun:
         """Return the name of the metric, for people."""
         if "metric" in self.facts["given"]:
             return "score"
-        return str(self.setting("run", "metric") or "accuracy").replace("_", " ").replace("auroc", "AUROC")
+        return metrics.title(str(self.setting("run", "metric") or "accuracy"))
 
 
 @dataclass(frozen=True)

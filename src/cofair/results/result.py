@@ -19,6 +19,7 @@ from cofair.results.columns import COUNTED
 from cofair.results.held import Held
 from cofair.results.record import Baseline, Record
 from cofair.results.table_cells import DELIVERED, Cell
+from cofair.results.unkept_promises import unkept
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,6 +159,12 @@ class Result(Outcome):
     rewards: "RewardModels"
     experiment_toml: str = ""  # as the run folder holds it
     facts: dict[str, Any] = field(default_factory=dict)  # as run.json holds them
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what was said before the first round and, where promises could not be kept, by how much."""
+        last = unkept(self.history[-1], self.names)
+        return (*self.facts.get("notes", ()), *([] if last is None else [last]))
 
     def report(self, path: str | Path) -> Path:
         """Write the run as one HTML page and return its path; needs plotly (`pip install 'cofair[report]'`)."""

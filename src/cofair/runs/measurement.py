@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cofair import contributions
+from cofair import contributions, quality
 from cofair.engine.protocol import Trained, Training
 from cofair.errors import RunError, UsageError
 from cofair.methods import Method, Server
@@ -75,7 +75,13 @@ def measured(
 
 
 def notes(setup: Setup) -> list[str]:
-    """Say what is to be known of how contributions are measured, in sentences."""
+    """Say what is to be known of how models are judged and contributions measured, in sentences."""
+    name = "own" if "metric" in setup.given else setup.experiment.run.metric
+    said = quality.note(name, setup.problem.federation.test.y)
+    return [*([] if said is None else [said]), *_of_contributions(setup)]
+
+
+def _of_contributions(setup: Setup) -> list[str]:
     own = setup.experiment.contribution
     trained = "contributions" not in setup.given and contributions.find(own.measure).needs_training
     if own.epochs is not None or not trained or setup.validation is not None:

@@ -17,6 +17,7 @@ from cofair.engine.problem import Problem
 from cofair.engine.protocol import Delivered, rows_of
 from cofair.errors import UsageError
 from cofair.metrics import Metric
+from cofair.quality import decisions
 from cofair.scoring.scorer import Scorer
 
 Judge = Callable[[Delivered], "Judged"]
@@ -123,7 +124,7 @@ def _doubting(doubt: float) -> Metric:
 
     def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
         weights = 1 / (torch.bincount(targets)[targets].double() + doubt)
-        return (outputs.argmax(-1) == targets).double() @ (weights / weights.sum())
+        return (decisions(outputs) == targets).double() @ (weights / weights.sum())
 
     return accuracy
 

@@ -23,7 +23,7 @@ from cofair.rounds.client_status import ClientStatus
 from cofair.runs import loop
 from cofair.runs.kept import Kept
 from cofair.runs.measurement import Brought, measured, repeats, server_of
-from cofair.runs.measurement import notes as contribution_notes
+from cofair.runs.measurement import notes as measurement_notes
 from cofair.runs.setup import Parts, Setup, set_up
 from cofair.runs.state import RunState, Stopwatch
 from cofair.runs.tally import Tally
@@ -208,7 +208,7 @@ class Run:
         """Return what a run folder records besides the settings."""
         federation, server, problem = self.problem.federation, self._server, self.problem
         device, attack = federation.device, self.setup.attack
-        notes = [*contribution_notes(self.setup), *self.experiment.method.notes(server)]
+        notes = [*measurement_notes(self.setup), *self.experiment.method.notes(server)]
         return {
             "format": FORMAT,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),

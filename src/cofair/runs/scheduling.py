@@ -71,7 +71,9 @@ def _cost(job: Job) -> float:
 def alike(experiment: Experiment) -> str:
     """Return what runs of one batch share."""
     tables = experiment.to_dict()
-    run = {key: tables["run"][key] for key in ("device", "precision", "metric", "loss")}
+    run = {key: tables["run"][key] for key in ("device", "precision", "metric", "loss", "class_weights")}
+    if run["class_weights"] == "balanced":  # another seed or scene has another validation set
+        return shared_settings(experiment)
     federation = {key: tables["federation"][key] for key in ("data", "resize")}
     return json.dumps([federation, tables["model"], run], sort_keys=True)
 

@@ -103,7 +103,12 @@ def set_up(
     module = _module(experiment, federation, parts.model, None if dataset is None else dataset.vocabulary_size or None)
     module = copy.deepcopy(module).to(device=device, dtype=dtype)  # the caller's own stays as it is
     layout = Layout(module)
+    loss = losses.loss(parts.loss or run.loss, device, dtype)
     federation = federation.to(device, dtype)
+    if isinstance(loss, losses.Binary):
+        federation = federation.with_classes()
+    if run.class_weights is not None:
+        loss = losses.weighted(loss, run.class_weights, federation)
     attack = experiment.attack
     cheats = attackers(attack.clients, federation.names, run.seed) if attack.on else ()
     if attack.name == "label_flip":
@@ -111,17 +116,19 @@ def set_up(
     elif attack.name == "sybil":
         federation, cheats = with_identities(federation, cheats, int(attack.force), run.seed)
     problem = Problem(
-        layout, NeuronMap.of(layout.prototype, layout, federation.test.x[:2]), federation, run.seed,
-        losses.loss(parts.loss or run.loss, device, dtype), _explained(metrics.metric(parts.metric or run.metric)),
+        layout, NeuronMap.of(layout.prototype, layout, federation.test.x[:2]), federation, run.seed, loss,
+        _explained(metrics.metric(parts.metric or run.metric)),
     )  # fmt: skip
     problem.try_model(layout.prototype)
     for method in [experiment.method] if methods is None else methods:
         _check_needs(experiment, method, federation)
-    return Setup(
+    setup = Setup(
         experiment, problem, VectorisedEngine(problem) if pool is not None else choose.engine(run.engine, problem),
         layout.row(module).to(device), Participation(experiment.participation, federation.names, run.seed, device),
         Attack(attack, problem, cheats) if attack.on else None, parts.names,
     )  # fmt: skip
+    _try_metric(setup)
+    return setup
 
 
 def _module(experiment: Experiment, federation: Federation, model: Model | None, vocabulary: int | None) -> nn.Module:
@@ -171,6 +178,18 @@ def _check_needs(experiment: Experiment, method: Method[Any], federation: Federa
         raise UsageError(
             f"{wanting} needs a validation set at the server, and the federation has none. {without}".rstrip()
         )
+
+
+def _try_metric(setup: Setup) -> None:
+    """Judge the initial model, so that a metric that cannot be used is reported before anything is trained."""
+    metric = setup.problem.metric
+    if metric is metrics.accuracy and setup.problem.federation.classes is not None:
+        return  # it cannot fail
+    for name, scorer in (("test", setup.tester), ("validation", setup.validation)):
+        try:
+            _ = scorer and scorer.score(setup.initial[None])
+        except UsageError as error:
+            raise UsageError(f"The metric cannot be taken on the {name} set. {error}") from error
 
 
 def _explained(metric: metrics.Metric) -> metrics.Metric:

@@ -12,7 +12,7 @@ from cofair import settings
 from cofair.config.experiment import Experiment
 from cofair.config.job import Job
 from cofair.data.federation import Federation
-from cofair.engine import choose
+from cofair.engine import choose, losses
 from cofair.engine.losses import Loss
 from cofair.errors import UsageError
 from cofair.methods import Method
@@ -41,7 +41,8 @@ def run(
     drop_last: bool = False,
     seed: int = 0,
     loss: Loss | str = "cross_entropy",
-    metric: Callable[[Tensor, Tensor], float | Tensor] | str = "accuracy",
+    metric: Callable[[Tensor, Tensor], float | Tensor] | str | None = None,
+    class_weights: Literal["balanced"] | Sequence[float] | None = None,
     contributions: Sequence[float] | Tensor | None = None,
     method_settings: Mapping[str, Any] | None = None,
     contribution: Mapping[str, Any] | None = None,
@@ -71,8 +72,12 @@ def run(
         optimiser: local optimiser; docs/start.md lists them.
         drop_last: leave out a last batch that is not full.
         seed: seed of everything random.
-        loss: what clients minimise: "cross_entropy", "squared_error" or a function that returns one loss per sample.
-        metric: what rewards are judged by: "accuracy", "balanced_accuracy", "auroc" or a function.
+        loss: what clients minimise: "cross_entropy", "bce", "mse", "mae", "huber", "squared_error", a loss of torch or
+            a function that returns one loss per sample.
+        metric: what rewards are judged by: a name of `cofair.metrics.METRICS`, such as "auroc", or a function. By
+            default accuracy for classes, "r2" for real numbers.
+        class_weights: what the loss of a sample of each class weighs: one number per class, or "balanced", such that
+            all classes of the server's validation set weigh the same.
         contributions: one number per client, instead of measuring them.
         method_settings: settings of a method given by its name.
         contribution: settings of how contributions are measured, the table `contribution` of an experiment.
@@ -93,6 +98,8 @@ def run(
         raise UsageError(
             f"federation must be a cofair.Federation, such as {example}, but is {type(federation).__name__}."
         )
+    if metric is None:
+        metric = losses.usual_metric(losses.loss(loss), federation.classes)
     training = {
         "rounds": rounds, "steps": steps, "epochs": epochs, "batch_size": batch_size, "lr": lr, "decay": decay,
         "decay_every": decay_every, "clip": clip, "optimiser": optimiser, "drop_last": drop_last,
@@ -106,6 +113,9 @@ def run(
         "defence": dict(defence or {}),
     }
     tables["run"] |= {name: value for name, value in (("loss", loss), ("metric", metric)) if isinstance(value, str)}
+    if class_weights is not None:
+        listed = getattr(class_weights, "tolist", None)  # of arrays and tensors
+        tables["run"]["class_weights"] = class_weights if listed is None else listed()
     if isinstance(method, str):
         tables["method"] = {"name": method, **(method_settings or {})}
     elif not isinstance(method, Method) or method_settings:
