@@ -20,6 +20,10 @@ class RunError(CofairError, RuntimeError):
     """A correct request that failed while it was carried out: a full disk, a broken download."""
 
 
+class DivergedError(RunError):
+    """Training whose numbers are no longer finite; whoever knows the method's settings says what to do."""
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: the nearest valid one, or all of them."""
     valid = list(valid)

@@ -65,6 +65,7 @@ def compare(
     if out is not None:
         folders = [job.path for job in comparison.jobs]
         report_command.print_written(
-            f"{out / 'summary.csv'}, {out / 'clients.csv'} and a folder for each run.", folders, out, as_json=as_json
-        )
+            f"{out / 'summary.csv'}, {out / 'clients.csv'} and a folder for each run.", folders, out, as_json=as_json,
+            failures=comparison.failures,
+        )  # fmt: skip
     raise_if_missing(list(comparison.failures), len(comparison.outcomes) + len(comparison.failures))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cofair.cli.console import narrowest, new_table, output, print_json, print_table
+from cofair.cli.console import narrowest, new_table, output, print_failures, print_json, print_table
 from cofair.cli.headline import TableLayout, left_out, print_headline
 from cofair.config.experiment import Experiment
 from cofair.results.columns import NAMED, Column, shown
@@ -35,6 +35,7 @@ def print_comparison(result: Comparison, experiment: Experiment, rule: str, *, a
     rows = [{str(key): value for key, value in row.items()} for row in frame.to_dict(orient="records")]
     layout = print_headline(console, ["method"], [([str(row["method"])], row) for row in rows], columns)
     _notes(console, frame, columns, layout)
+    print_failures(console, result.failures)
     _clients(console, [result.of(name) for name in result.methods], experiment)
 
 

@@ -41,5 +41,5 @@ def sweep(
     finished = [job.path for job, outcome in zip(result.jobs, result.outcomes, strict=True) if outcome is not None]
     if finished:
         tables = f"{out / 'summary.csv'}, {out / 'runs.csv'} and a folder for each run."
-        report_command.print_written(tables, finished, out, as_json=as_json)
+        report_command.print_written(tables, finished, out, as_json=as_json, failures=result.failures)
     raise_if_missing([job.name for job in result.missing], len(result.jobs))

@@ -15,6 +15,7 @@ from cofair.results.comparison import Comparison
 from cofair.results.listener import Callback, Listener, Listeners, as_listener
 from cofair.runs.jobs import Collected, run_jobs
 from cofair.runs.setup import Model, Parts
+from cofair.storage import failures
 from cofair.storage.folder import RunFolder, refuse_earlier, write_whole
 
 
@@ -86,6 +87,9 @@ def _comparison(jobs: Sequence[Job], collected: Collected) -> Comparison:
 
 
 def _write(comparison: Comparison, out: Path | None) -> None:
-    if out is not None and comparison.outcomes:
+    if out is None:
+        return
+    failures.write(out, comparison.failures)
+    if comparison.outcomes:
         write_whole(out / "summary.csv", comparison.every_rule().to_csv(index=False))
         write_whole(out / "clients.csv", comparison.clients_frame().to_csv(index=False))
