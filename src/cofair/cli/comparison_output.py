@@ -27,7 +27,8 @@ def print_comparison(result: Comparison, experiment: Experiment, rule: str, *, a
         clients = json.loads(result.clients_frame().to_json(orient="records"))
         methods = json.loads(frame.to_json(orient="records"))
         parts = {"experiment": experiment.to_dict(), "methods": methods, "clients": clients}
-        print_json({**parts, "failures": result.failures})
+        settings = {job.experiment.method.name: job.experiment.to_dict()["method"] for job in result.jobs}
+        print_json({**parts, "settings": settings, "failures": result.failures})
         return
     console = output()
     console.print(f"[bold]{_title(experiment, rule)}[/]")
