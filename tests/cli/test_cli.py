@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from cofair.cli.interruptions import after_interruption
 from cofair.cli.main import main
 from cofair.data import datasets
 from cofair.methods import registry
@@ -232,9 +234,27 @@ def test_a_terminal_sees_progress_and_an_interrupt_keeps_what_was_written(tmp_pa
     )
     assert len(line) <= 80
     assert "1 of 2 done" in seen
-    assert seen.strip().endswith("interrupted; what was finished is kept.")
+    command = shlex.join(["cofair", *arguments, "--resume"])
+    assert seen.strip().endswith(f"interrupted; what was finished is kept. To go on: {command}")
     assert "Traceback" not in seen
     assert (out / "fedavg-seed0" / "history.jsonl").read_text().count("\n") >= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "my exp.toml", "--out=d"], "To go on: cofair run 'my exp.toml' --out=d --resume"),
+        (["run", "e.toml", "--out", "d", "--resume", "--json"], "To go on: cofair run e.toml --out d --json --resume"),
+        (["compare", "--overwrite", "--out", "d"], "To go on: cofair compare --out d --resume"),
+        (["sweep", "s.toml", "--out", "d"], "To go on: cofair sweep s.toml --out d --resume"),
+        (["reproduce", "fedsac-table1"], "To go on: cofair reproduce fedsac-table1"),
+        (["compare"], "nothing was written, so nothing can be resumed: give a folder with --out DIR next time."),
+        (["data", "get", "mnist"], "interrupted; what was finished is kept."),
+        ([], "interrupted; what was finished is kept."),
+    ],
+)
+def test_an_interrupted_command_says_how_it_goes_on(words, said):
+    assert after_interruption(words).endswith(said)
 
 
 def test_eighty_columns_are_enough_for_the_tables():
