@@ -22,8 +22,11 @@ def load_methods(files: Sequence[Path] | None) -> None:
 def experiment_of(path: Path | None, options: dict[str, Any], changes: Sequence[str] | None) -> "Experiment":
     """Return an experiment from a file, command-line options and --set, in rising priority."""
     from cofair.config.experiment import Experiment, override, read_file
+    from cofair.config.python_call import refuse_given
 
     values = {} if path is None else read_file(path)
+    if path is not None:
+        refuse_given(path, values)
     for key, value in options.items():
         if value is not None:
             table, _, name = key.partition(".")

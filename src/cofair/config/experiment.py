@@ -125,6 +125,7 @@ _TABLES: dict[str, type] = {
     "defence": DefenceSettings,
 }
 TABLES = (*_TABLES, "method")
+GIVEN = "# given in Python, not by this file:"  # begins the file of a run that lacks what it names
 _WRITTEN_IF_SET = ("participation", "attack", "defence")  # most experiments do without these tables
 
 
@@ -187,7 +188,7 @@ class Experiment:
         """Return the resolved experiment as a TOML file; a comment names what was `given` in Python instead."""
         lines: list[str] = []
         if given:
-            lines += [f"# given in Python, not by this file: {', '.join(sorted(given))}", ""]
+            lines += [f"{GIVEN} {', '.join(sorted(given))}", ""]
         for name, table in self.to_dict().items():
             if name in given:
                 continue
