@@ -9,6 +9,7 @@ import tomllib
 import typer
 
 from cofair import methods
+from cofair.cli.command_inputs import of_methods
 from cofair.cli.main import app
 from cofair.config.experiment import Experiment, override
 from cofair.config.grid import read_grid
@@ -89,7 +90,11 @@ def test_the_commands_of_a_page_exist_and_take_their_options(page):
             assert all(methods.get(name) for name in given["methods"].split(",")), words
         if words[:2] == ["data", "get"]:
             assert given["name"] in (*datasets.names(), "NAME"), words
-        tables = override({}, given.get("change") or ())
+        compared = methods.names() if given.get("methods") == "all" else (given.get("methods") or "").split(",")
+        own = of_methods(given.get("change"), compared) if words[0] == "compare" else (given.get("change") or (), {})
+        tables = override({}, own[0])
+        for name, settings in own[1].items():
+            assert methods.make(name, settings), words
         if "name" not in tables.get("method", {}):
             tables.pop("method", None)  # settings of a method that the line does not name
         assert read_grid(tables)

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from cofair.cli.interruptions import after_interruption
 from cofair.cli.main import main
 from cofair.data import datasets
 from cofair.methods import registry
@@ -95,6 +97,22 @@ def test_json_is_for_machines(cofair):
     assert any(row["name"] == "digits" for row in json.loads(cofair("data", "list", "--json").stdout))
 
 
+def test_several_methods_have_settings_of_their_own_in_one_comparison(cofair):
+    own = ["--set", "cgsv.beta=3", "--set", "fedsac.beta=5", "--set", "method.personalise_units=0"]
+    done = cofair("compare", "--methods", "cgsv,fedsac,fedavg", *QUICK, *own, "--json")
+    settings = json.loads(done.stdout)["settings"]
+    assert (settings["cgsv"]["beta"], settings["fedsac"]["beta"]) == (3, 5)
+    assert settings["fedavg"]["personalise_units"] == 0
+    assert settings["cgsv"]["alpha"] == 0.95  # what is not given stays
+
+
+def test_a_run_says_where_the_settings_of_its_method_stand(tmp_path, cofair):
+    (tmp_path / "experiment.toml").write_text('[method]\nname = "cgsv"\n')
+    done = cofair("run", str(tmp_path / "experiment.toml"), "--set", "cgsv.beta=3")
+    assert done.returncode == 2
+    assert "'cgsv' is a method" in done.stderr
+
+
 def test_compare_measures_what_clients_hold_where_it_is_asked(cofair):
     plain, held = (cofair("compare", "--methods", "fedrac", *QUICK, *more, "--json") for more in ((), ("--held",)))
     without, found = (json.loads(done.stdout) for done in (plain, held))
@@ -131,6 +149,11 @@ def test_run_takes_an_experiment_file_and_overrides(tmp_path, cofair):
         (["compare", "--rule", "first"], "Unknown rule 'first'"),
         (["compare", "--set", "training.lrr=1"], "Unknown setting 'training.lrr': did you mean 'lr'?"),
         (["compare", "--set", "lr"], "table.key=value"),
+        (["compare", "--set", "contract=1"], "table.key=value"),
+        (["compare", "--set", "contrct.kappa=1"], "Unknown table or method 'contrct': did you mean 'contract'?"),
+        (["compare", "--set", "contract.kapa=1"], "Unknown setting 'contract.kapa': did you mean 'kappa'?"),
+        (["compare", "--methods", "cgsv", "--set", "contract.kappa=1"], "add it to --methods"),
+        (["compare", "--set", "contract.kappa=big"], "contract.kappa must be a number, but is 'big'"),
         (["compare", "--clients", "0"], "federation.clients must be at least 1, but is 0"),
         (["compare", "--device", "tpu"], "run.device = 'tpu' is not a choice"),
         (["compare", "--data", "tiny-imagenet"], "cofair data get tiny-imagenet"),
@@ -211,9 +234,27 @@ def test_a_terminal_sees_progress_and_an_interrupt_keeps_what_was_written(tmp_pa
     )
     assert len(line) <= 80
     assert "1 of 2 done" in seen
-    assert seen.strip().endswith("interrupted; what was finished is kept.")
+    command = shlex.join(["cofair", *arguments, "--resume"])
+    assert seen.strip().endswith(f"interrupted; what was finished is kept. To go on: {command}")
     assert "Traceback" not in seen
     assert (out / "fedavg-seed0" / "history.jsonl").read_text().count("\n") >= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "my exp.toml", "--out=d"], "To go on: cofair run 'my exp.toml' --out=d --resume"),
+        (["run", "e.toml", "--out", "d", "--resume", "--json"], "To go on: cofair run e.toml --out d --json --resume"),
+        (["compare", "--overwrite", "--out", "d"], "To go on: cofair compare --out d --resume"),
+        (["sweep", "s.toml", "--out", "d"], "To go on: cofair sweep s.toml --out d --resume"),
+        (["reproduce", "fedsac-table1"], "To go on: cofair reproduce fedsac-table1"),
+        (["compare"], "nothing was written, so nothing can be resumed: give a folder with --out DIR next time."),
+        (["data", "get", "mnist"], "interrupted; what was finished is kept."),
+        ([], "interrupted; what was finished is kept."),
+    ],
+)
+def test_an_interrupted_command_says_how_it_goes_on(words, said):
+    assert after_interruption(words).endswith(said)
 
 
 def test_eighty_columns_are_enough_for_the_tables():

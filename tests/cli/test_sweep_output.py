@@ -62,8 +62,11 @@ def test_a_variant_that_fails_in_every_run_leaves_the_table_of_the_others(tmp_pa
     grid.write_text(GRID.replace('{name = "fedsac", beta = 5}', '{name = "cgsv", gamma = 1e30}'))  # it diverges
     done = cofair("sweep", str(grid), "--out", str(out))
     assert done.returncode == 1
-    assert "fedavg" in done.stdout
-    assert "cgsv" not in done.stdout
+    table, failed = done.stdout.split("failed: seed0-cgsv", 1)
+    assert "fedavg" in table
+    assert "cgsv" not in table
+    assert "failed: seed1-cgsv-gamma1e_30: Training diverged by round 1" in failed
+    assert list(pd.read_csv(out / "failures.csv")["run"]) == ["seed0-cgsv-gamma1e_30", "seed1-cgsv-gamma1e_30"]
     table = pd.read_csv(out / "summary.csv")
     assert set(table["method.name"]) == {"fedavg"}
     assert table["method.gamma"].isna().all()
@@ -191,14 +194,42 @@ def test_a_sweep_has_what_a_comparison_has(tmp_path, cofair):  # noqa: F811
     assert done.stderr.count("A model chosen on 143 samples") == 1
 
 
+DIVERGES = [
+    "--clients", "3", "--rounds", "2", "--set", "method.name=cgsv", "--set", "method.gamma=1e30", "--methods",
+    "cgsv,fedavg", "--set", "contribution.measure=size",
+]  # fmt: skip
+
+
 def test_a_comparison_in_which_a_run_fails_prints_the_others_and_says_which(tmp_path, cofair):  # noqa: F811
-    settings = ["--clients", "3", "--rounds", "2", "--set", "method.name=cgsv", "--set", "method.gamma=1e30"]
-    done = cofair("compare", *settings, "--methods", "cgsv,fedavg", "--set", "contribution.measure=size")
+    out = tmp_path / "out"
+    done = cofair("compare", *DIVERGES, "--out", str(out))
     assert done.returncode == 1
-    assert "fedavg" in done.stdout
+    table, failed = done.stdout.split("failed: cgsv-seed0: Training diverged by round 1", 1)
+    assert "fedavg" in table
+    assert "cgsv" not in table
+    # its own setting is named first: the others trained with the same learning rate
+    assert "the cause may be method.gamma = 1e+30, by default 0.5; if not, lower training.lr" in failed
     reason, sentence = done.stderr.strip().splitlines()
     assert reason.startswith("cgsv-seed0: Training diverged by round 1")
     assert sentence == "error: 1 of 2 runs did not finish, for the reasons above: cgsv-seed0."
+    assert list(pd.read_csv(out / "failures.csv")["run"]) == ["cgsv-seed0"]
+    for written in ("report.html", "again.html"):
+        page = (out / written).read_text()
+        assert "Runs that failed" in page
+        assert "method.gamma = 1e+30" in page
+        assert cofair("report", str(out), "--out", str(out / "again.html")).returncode == 0
+    calm = cofair("compare", *DIVERGES, "--set", "method.gamma=0.5", "--out", str(out), "--overwrite")
+    assert calm.returncode == 0, calm.stderr
+    assert not (out / "failures.csv").exists()
+    assert "Runs that failed" not in (out / "report.html").read_text()
+
+
+def test_a_run_that_fails_ends_only_itself_with_workers_and_in_json_too(cofair):  # noqa: F811
+    done = cofair("compare", *DIVERGES, "--workers", "2", "--json")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert [row["method"] for row in found["methods"]] == ["fedavg"]
+    assert found["failures"]["cgsv-seed0"].startswith("Training diverged by round 1")
 
 
 def test_a_sweep_in_which_everything_fails_is_an_empty_table(tmp_path, cofair):  # noqa: F811

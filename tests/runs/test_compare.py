@@ -143,6 +143,17 @@ def test_a_federation_that_cannot_be_measured_fails_once_for_all_methods(monkeyp
     assert len(trained) == 1
 
 
+def test_settings_of_single_methods_leave_those_of_the_experiment():
+    comparison = compare(
+        SMALL, ["fedavg", "cgsv"], method_settings={"cgsv": {"beta": 3}, "fedavg": {"carry_over": True}}
+    )
+    averaged, cosine = (job.experiment.method for job in comparison.jobs)
+    assert (averaged.personalise_units, averaged.carry_over) == (2, True)
+    assert cosine.beta == 3
+    with pytest.raises(UsageError, match="not compared: did you mean 'cgsv'"):
+        compare(SMALL, ["cgsv"], method_settings={"cgsvv": {"beta": 3}})
+
+
 @pytest.mark.parametrize("wrong", [{"seeds": 0}, {"workers": 0}])
 def test_no_seed_or_no_worker_is_a_sentence(wrong):
     with pytest.raises(UsageError, match="at least one"):

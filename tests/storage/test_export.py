@@ -174,7 +174,7 @@ def test_what_cannot_be_exported_is_said(finished, tmp_path):
     folder, _ = finished
     asked = {
         ("no folder", "3"): "Cannot read",
-        (folder, "33"): "There is no client '33': did you mean '3'?",
+        (folder, "33"): "There is no client '33': choose one of 0, 1, 2",
     }
     for (where, client), sentence in asked.items():
         answer = CliRunner().invoke(app, ["export", str(where), "--client", client, str(tmp_path / "x")])

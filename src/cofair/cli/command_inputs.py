@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cofair.errors import UsageError
+from cofair.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from cofair.config.experiment import Experiment
@@ -22,8 +22,11 @@ def load_methods(files: Sequence[Path] | None) -> None:
 def experiment_of(path: Path | None, options: dict[str, Any], changes: Sequence[str] | None) -> "Experiment":
     """Return an experiment from a file, command-line options and --set, in rising priority."""
     from cofair.config.experiment import Experiment, override, read_file
+    from cofair.config.python_call import refuse_given
 
     values = {} if path is None else read_file(path)
+    if path is not None:
+        refuse_given(path, values)
     for key, value in options.items():
         if value is not None:
             table, _, name = key.partition(".")
@@ -31,6 +34,25 @@ def experiment_of(path: Path | None, options: dict[str, Any], changes: Sequence[
             if isinstance(own, dict):
                 own[name] = value
     return Experiment.from_dict(override(values, changes or ()))
+
+
+def of_methods(changes: Sequence[str] | None, compared: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Divide what --set changes into settings of the experiment, and those of single methods that are compared."""
+    from cofair.config.experiment import TABLES, override
+    from cofair.methods import METHODS
+
+    shared, own = [], []
+    for text in changes or ():
+        table = text.partition("=")[0].partition(".")[0].strip()
+        if table in TABLES or "." not in text.partition("=")[0]:
+            shared.append(text)
+        elif table in compared:
+            own.append(text)
+        elif table in METHODS:
+            raise UsageError(f"--set {text} is for '{table}', which is not compared: add it to --methods.")
+        else:
+            raise UsageError(f"Unknown table or method '{table}': {nearest(table, (*TABLES, *compared))}")
+    return shared, override({}, own)
 
 
 def names_in(text: str | None) -> tuple[str, ...]:

@@ -53,20 +53,22 @@ def compare(
         "training.rounds": rounds, "run.device": device, "run.joint": True if rule == "joint" else None,
         "run.held": True if held else None,
     }  # fmt: skip
-    chosen = command_inputs.experiment_of(experiment, options, change)
-    if rule in ("best", "joint") and not any(text.startswith("run.evaluate_every") for text in change or ()):
+    shared, of_methods = command_inputs.of_methods(change, names)
+    chosen = command_inputs.experiment_of(experiment, options, shared)
+    if rule in ("best", "joint") and not any(text.startswith("run.evaluate_every") for text in shared):
         chosen = chosen.with_run(evaluate_every=1)  # these rules choose among rounds: test all of them
     command_inputs.check_resume(resume, out, overwrite)
     with watched(track, out, len(names) * seeds, together=workers > 1) as (listener, tracking):
         comparison = run_comparison(
             chosen, names, seeds, out, overwrite=overwrite, resume=resume, workers=workers, load=load or (),
-            listener=listener,
+            method_settings=of_methods, listener=listener,
         )  # fmt: skip
     comparison_output.print_comparison(comparison, chosen, rule, as_json=as_json)
     print_tracking(tracking, as_json=as_json)
     if out is not None:
         folders = [job.path for job in comparison.jobs]
         report_command.print_written(
-            f"{out / 'summary.csv'}, {out / 'clients.csv'} and a folder for each run.", folders, out, as_json=as_json
-        )
+            f"{out / 'summary.csv'}, {out / 'clients.csv'} and a folder for each run.", folders, out, as_json=as_json,
+            failures=comparison.failures,
+        )  # fmt: skip
     raise_if_missing(list(comparison.failures), len(comparison.outcomes) + len(comparison.failures))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cofair.cli.console import narrowest, new_table, output, print_json, print_table
+from cofair.cli.console import narrowest, new_table, output, print_failures, print_json, print_table
 from cofair.cli.headline import TableLayout, left_out, print_headline
 from cofair.config.experiment import Experiment
 from cofair.results.columns import NAMED, Column, shown
@@ -27,7 +27,8 @@ def print_comparison(result: Comparison, experiment: Experiment, rule: str, *, a
         clients = json.loads(result.clients_frame().to_json(orient="records"))
         methods = json.loads(frame.to_json(orient="records"))
         parts = {"experiment": experiment.to_dict(), "methods": methods, "clients": clients}
-        print_json({**parts, "failures": result.failures})
+        settings = {job.experiment.method.name: job.experiment.to_dict()["method"] for job in result.jobs}
+        print_json({**parts, "settings": settings, "failures": result.failures})
         return
     console = output()
     console.print(f"[bold]{_title(experiment, rule)}[/]")
@@ -35,6 +36,7 @@ def print_comparison(result: Comparison, experiment: Experiment, rule: str, *, a
     rows = [{str(key): value for key, value in row.items()} for row in frame.to_dict(orient="records")]
     layout = print_headline(console, ["method"], [([str(row["method"])], row) for row in rows], columns)
     _notes(console, frame, columns, layout)
+    print_failures(console, result.failures)
     _clients(console, [result.of(name) for name in result.methods], experiment)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from rich import box
@@ -38,6 +38,12 @@ def print_table(console: Console, table: Table) -> None:
     before, console.width = console.width, max(console.width, narrowest(console, table))
     console.print(table)
     console.width = before
+
+
+def print_failures(console: Console, failures: Mapping[str, str]) -> None:
+    """Name the runs that failed below the table that is without them, and say why."""
+    for name, reason in failures.items():
+        console.print(f"failed: {name}: {reason}", markup=False, style="red", soft_wrap=True)
 
 
 def widest_that_fits(console: Console, candidates: Iterable[Callable[[], Table]]) -> tuple[int, Table]:

@@ -3,13 +3,17 @@
 import contextlib
 import errno
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from typer.core import TyperGroup
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 NOBODY_READS = 141  # 128 + SIGPIPE
+_RESUMED = ("run", "compare", "sweep")  # with --resume
+_CONTINUED = ("reproduce",)  # by the same command
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -35,6 +39,20 @@ class Commands(TyperGroup):
             raise Interrupted from None
         except BrokenPipeError:
             raise OutputClosed from None
+
+
+def after_interruption(words: Sequence[str]) -> str:
+    """Say what an interrupted command leaves, and by which one it goes on."""
+    command = words[0] if words else ""
+    if command not in (*_RESUMED, *_CONTINUED):
+        return "interrupted; what was finished is kept."
+    if command in _CONTINUED:
+        again = list(words)
+    elif any(word == "--out" or word.startswith("--out=") for word in words):
+        again = [word for word in words if word not in ("--overwrite", "--resume")] + ["--resume"]
+    else:
+        return "interrupted; nothing was written, so nothing can be resumed: give a folder with --out DIR next time."
+    return f"interrupted; what was finished is kept. To go on: {shlex.join(['cofair', *again])}"
 
 
 def is_full_disk(error: OSError) -> bool:

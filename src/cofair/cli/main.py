@@ -48,7 +48,7 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except (interruptions.Interrupted, KeyboardInterrupt):
-        print("interrupted; what was finished is kept.", file=sys.stderr)
+        print(interruptions.after_interruption(sys.argv[1:]), file=sys.stderr)
         sys.exit(interruptions.INTERRUPTED)
     except interruptions.OutputClosed:
         interruptions.drop_output()

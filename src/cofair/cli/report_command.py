@@ -1,7 +1,7 @@
 """`cofair report`: the page of some folders, a client's statement, figures for papers."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +29,7 @@ def report(
 ) -> None:
     """Write one HTML page that shows who brought what and who got what."""
     from cofair.report import page
-    from cofair.report.reported_runs import read_methods
+    from cofair.report.reported_runs import read_failures, read_methods
 
     if figures is not None and client is not None:
         raise UsageError("--figures draws what all clients brought and got: leave out --client.")
@@ -39,7 +39,7 @@ def report(
     if figures is not None:
         print(_write_figures(methods, folders[0] if out is None else out.parent, figures))
     if client is None:
-        written = page.write(methods, out or folders[0] / "report.html")
+        written = page.write(methods, out or folders[0] / "report.html", read_failures(folders))
     elif len(methods) > 1:
         raise UsageError(f"A statement is of one method: choose with --method {_choice(methods)}.")
     else:
@@ -48,14 +48,16 @@ def report(
     print(written)
 
 
-def print_written(what: str, folders: Sequence[Path], out: Path, *, as_json: bool) -> None:
+def print_written(
+    what: str, folders: Sequence[Path], out: Path, *, as_json: bool, failures: Mapping[str, str] | None = None
+) -> None:
     """Write the report of what has just run to a folder, and say what was written there."""
-    reported = after_run(folders, out / "report.html")
+    reported = after_run(folders, out / "report.html", failures)
     if not as_json:
         print(f"Written: {what}\n{reported}")
 
 
-def after_run(folders: Sequence[Path], path: Path) -> str:
+def after_run(folders: Sequence[Path], path: Path, failures: Mapping[str, str] | None = None) -> str:
     """Write the report of what has just run, where plotly is installed, and return what to say about it."""
     from cofair.report import page
     from cofair.report.reported_runs import read_methods
@@ -63,7 +65,7 @@ def after_run(folders: Sequence[Path], path: Path) -> str:
     if find_spec("plotly") is None:
         return page.MISSING
     methods = read_methods(folders)
-    written = page.write(methods, path)
+    written = page.write(methods, path, failures)
     _print_doubts(methods)
     return f"Report: {written}"
 

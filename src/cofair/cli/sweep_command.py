@@ -26,6 +26,7 @@ def sweep(
     from cofair.cli.progress import print_tracking, watched
     from cofair.config.experiment import read_file
     from cofair.config.grid import read_grid
+    from cofair.config.python_call import refuse_given
     from cofair.results.sweep_result import RULES
     from cofair.runs.jobs import raise_if_missing
     from cofair.runs.sweep import sweep as run_sweep
@@ -33,13 +34,15 @@ def sweep(
     command_inputs.load_methods(load)
     command_inputs.check_rule(rule, RULES)
     overrides = (*(change or ()), *([] if device is None else [f"run.device={device}"]))
-    points = read_grid(read_file(grid), overrides)
+    tables = read_file(grid)
+    refuse_given(grid, tables)
+    points = read_grid(tables, overrides)
     with watched(track, out, len(points), together=True) as (listener, tracking):
         result = run_sweep(points, out, resume=resume, workers=workers, listener=listener, load=load or ())
     sweep_output.print_sweep(result, rule, as_json=as_json)
     print_tracking(tracking, as_json=as_json)
     finished = [job.path for job, outcome in zip(result.jobs, result.outcomes, strict=True) if outcome is not None]
     if finished:
-        tables = f"{out / 'summary.csv'}, {out / 'runs.csv'} and a folder for each run."
-        report_command.print_written(tables, finished, out, as_json=as_json)
+        written = f"{out / 'summary.csv'}, {out / 'runs.csv'} and a folder for each run."
+        report_command.print_written(written, finished, out, as_json=as_json, failures=result.failures)
     raise_if_missing([job.name for job in result.missing], len(result.jobs))

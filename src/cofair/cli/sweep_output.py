@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
-from cofair.cli.console import new_table, output, print_table
+from cofair.cli.console import new_table, output, print_failures, print_table
 from cofair.cli.headline import print_headline
 from cofair.results.columns import COMPARED, NAMED, shown
 from cofair.results.sweep_result import SweepResult, short_setting
@@ -21,9 +21,10 @@ def print_sweep(result: SweepResult, rule: str, *, as_json: bool) -> None:
         own = {name: json.loads(part.to_json(orient="records")) for name, part in parts.items()}
         print(json.dumps({**own, "failures": result.failures}, indent=1))
         return
-    if table.empty:
-        return
     console = output()
+    if table.empty:
+        print_failures(console, result.failures)
+        return
     keys = [key for key in varied if key != "run.seed"]
     read = table[table["rule"] == rule]
     rows = [{str(key): value for key, value in row.items()} for row in read.to_dict(orient="records")]
@@ -32,6 +33,7 @@ def print_sweep(result: SweepResult, rule: str, *, as_json: bool) -> None:
         [(["" if pd.isna(row[key]) else short_setting(row[key]) for key in keys], row) for row in rows],
         shown(read, COMPARED), trailing=["seeds"], undefined="–",
     )  # fmt: skip
+    print_failures(console, result.failures)
     if len(pairs):
         _print_pairs(console, pairs, [key for key in varied if key != "run.seed" and not key.startswith("method.")])
 

@@ -131,6 +131,8 @@ _TABLES: dict[str, type] = {
     "attack": AttackSettings,
     "defence": DefenceSettings,
 }
+TABLES = (*_TABLES, "method")
+GIVEN = "# given in Python, not by this file:"  # begins the file of a run that lacks what it names
 _WRITTEN_IF_SET = ("participation", "attack", "defence")  # most experiments do without these tables
 
 
@@ -153,8 +155,10 @@ class Experiment:
         """Read nested settings, refusing any that is unknown, of the wrong type or out of range."""
         parts: dict[str, Any] = {}
         for name, table in tables.items():
-            if name not in (*_TABLES, "method"):
-                raise UsageError(f"Unknown table '{name}': {nearest(name, (*_TABLES, 'method'))}")
+            if name not in TABLES:
+                if name in methods.METHODS:
+                    raise UsageError(f"'{name}' is a method: the settings of an experiment's method are method.…=….")
+                raise UsageError(f"Unknown table '{name}': {nearest(name, TABLES)}")
             if not isinstance(table, Mapping):
                 raise UsageError(f"'{name}' must be a table of settings, but is {table!r}.")
             if name == "method":
@@ -191,7 +195,7 @@ class Experiment:
         """Return the resolved experiment as a TOML file; a comment names what was `given` in Python instead."""
         lines: list[str] = []
         if given:
-            lines += [f"# given in Python, not by this file: {', '.join(sorted(given))}", ""]
+            lines += [f"{GIVEN} {', '.join(sorted(given))}", ""]
         for name, table in self.to_dict().items():
             if name in given:
                 continue
@@ -200,9 +204,13 @@ class Experiment:
             lines.append("")
         return "\n".join(lines)
 
-    def with_method(self, name: str) -> "Experiment":
-        """Return this experiment with the method of that name; this experiment's own method keeps its settings."""
-        return self if name == self.method.name else replace(self, method=methods.make(name, {}))
+    def with_method(self, name: str, settings: Mapping[str, Any] | None = None) -> "Experiment":
+        """Return this experiment with the method of that name and some settings; its own method keeps the others."""
+        method = self.method if name == self.method.name else methods.make(name, {})
+        if settings:
+            own = read(type(method), {**values(method), **settings}, name)
+            method = replace(method, **{key: getattr(own, key) for key in settings})  # type: ignore[type-var]
+        return replace(self, method=method)
 
     def with_run(self, **changes: Any) -> "Experiment":
         """Return this experiment with some settings of the table `run` changed."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -24,9 +24,9 @@ from cofair.storage.folder import explaining_write_errors, write_whole
 MISSING = "The report needs plotly: pip install 'cofair[report]'."
 
 
-def write(methods: Sequence[ReportedMethod], path: Path) -> Path:
-    """Write the report of all methods and return its path."""
-    return _write(document(methods), path)
+def write(methods: Sequence[ReportedMethod], path: Path, failures: Mapping[str, str] | None = None) -> Path:
+    """Write the report of all methods, with the runs that failed and why, and return its path."""
+    return _write(document(methods, failures), path)
 
 
 def write_report(result: Result, path: str | Path) -> Path:
@@ -47,8 +47,8 @@ def statement_file(client: str) -> str:
     return f"statement-{safe}.html"
 
 
-def document(methods: Sequence[ReportedMethod]) -> str:
-    """Return the report as HTML."""
+def document(methods: Sequence[ReportedMethod], failures: Mapping[str, str] | None = None) -> str:
+    """Return the report as HTML; of runs that failed it says why."""
     asked, methods = methods, findings.by_fairness(methods)
     first = findings.fairest(methods)
     plots: dict[str, list[dict[str, Any]]] = {}
@@ -59,6 +59,9 @@ def document(methods: Sequence[ReportedMethod]) -> str:
         ),
         _section("Comparison" if len(methods) > 1 else "In numbers", comparison_table.of(methods), id="comparison"),
     ]  # fmt: skip
+    if failures:
+        failed = [[name, reason] for name, reason in failures.items()]
+        body.append(_section("Runs that failed", text_table(["run", "why"], failed, "failed runs"), id="failed"))
     if compared := figures.of_comparison(methods):
         body.append(_section(compared[0].title, _figures("all", compared, plots, heading=None), id="fairness-accuracy"))
     body.append(

@@ -12,10 +12,11 @@ from cofair.errors import RunError, UsageError
 from cofair.results.comparison import Comparison
 from cofair.results.result import Outcome, Result
 from cofair.results.table_cells import LAST_ROUNDS
+from cofair.storage import failures
 from cofair.storage.agreement import Audit, audit_folder
 from cofair.storage.audit import has_ledger
 from cofair.storage.reader import outcome_of, read_facts, read_records, read_tables
-from cofair.storage.resume import traffic
+from cofair.storage.resume import is_finished, traffic
 
 _UNLABELLED = (
     "run.seed",
@@ -107,6 +108,12 @@ def read_methods(paths: Iterable[Path]) -> list[ReportedMethod]:
     return _grouped(list(runs.values()))
 
 
+def read_failures(paths: Iterable[Path]) -> dict[str, str]:
+    """Return which runs of these comparisons failed, and why; a run that has finished since did not fail."""
+    found = {path / name: reason for path in paths for name, reason in failures.read(path).items()}
+    return {folder.name: reason for folder, reason in found.items() if not is_finished(folder)}
+
+
 def reported_method(result: Result) -> ReportedMethod:
     """Return a result in memory as a row of its own, read as its folder would be."""
     run = ReportedRun(None, result, tomllib.loads(result.experiment_toml), result.facts)
@@ -156,9 +163,14 @@ def _runs_in(path: Path) -> list[ReportedRun]:
             f"{path} holds no run: name a folder that 'cofair run --out' or 'cofair compare --out' has written."
         )
     started = [folder for folder in folders if (folder / "history.jsonl").exists()]
-    if not started:
+    failed = read_failures([path])
+    if not started and not failed:
         raise RunError(f"No run in {path} has a tested round yet.")
-    runs = [read_run(folder) for folder in started]
+    compared = [folder for folder in started if folder.name not in failed]
+    if not compared:
+        name, reason = next(iter(failed.items()))
+        raise RunError(f"No run in {path} has come to its end: {name} failed. {reason}")
+    runs = [read_run(folder) for folder in compared]
     return sorted(runs, key=lambda run: (str(run.facts.get("started", "")), str(run.folder)))
 
 

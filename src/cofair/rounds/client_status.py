@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cofair.engine.protocol import Delivered, Rewards, Uploads
-from cofair.errors import RunError
+from cofair.errors import DivergedError
 from cofair.methods.rules.growth import grown
 from cofair.methods.server import Server
 from cofair.neurons.map import NeuronMap
@@ -102,9 +102,9 @@ class ClientStatus:
         if uploads.refused and bool(failing[server.sizes > 0].all()):
             client, reason = max(uploads.refused.items(), key=lambda one: int(refusals[one[0]]))
             times = "once" if refusals[client] == 1 else f"{int(refusals[client])} times"
-            raise RunError(
+            raise DivergedError(
                 f"Training diverged by round {t}: every client's last upload was refused (client "
-                f"{server.names[client]!r}, {times}: {reason}); lower training.lr or set training.clip."
+                f"{server.names[client]!r}, {times}: {reason})"
             )
         return replace(self, failing=failing, any_failing=bool(failing.any()), refusals=refusals)
 

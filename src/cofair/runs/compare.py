@@ -1,8 +1,9 @@
 """Compare methods on the same federations: one row per method, mean and spread over seeds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -10,11 +11,12 @@ from cofair.config.experiment import Experiment
 from cofair.config.job import Job, run_name
 from cofair.data.federation import Federation
 from cofair.engine.losses import Loss
-from cofair.errors import RunError, UsageError
+from cofair.errors import RunError, UsageError, nearest
 from cofair.results.comparison import Comparison
 from cofair.results.listener import Callback, Listener, Listeners, as_listener
 from cofair.runs.jobs import Collected, run_jobs
 from cofair.runs.setup import Model, Parts
+from cofair.storage import failures
 from cofair.storage.folder import RunFolder, refuse_earlier, write_whole
 
 
@@ -28,6 +30,7 @@ def compare(
     resume: bool = False,
     workers: int = 1,
     load: Sequence[Path] = (),
+    method_settings: Mapping[str, Mapping[str, Any]] | None = None,
     listener: Listener | Callback | None = None,
     federation: Federation | None = None,
     model: Model | None = None,
@@ -45,6 +48,7 @@ def compare(
         resume: keep the finished runs in `out`, and resume those that were interrupted.
         workers: processes that share the runs.
         load: Python files that register methods, which workers need as well.
+        method_settings: settings of single methods, by their names, such as {"contract": {"kappa": 0.9}}.
         listener: a function called with the method, the seed and every tested round, or a `Listener`.
         federation: data of your own, instead of the data set that the experiment names.
         model: a model of your own, instead of the one that the experiment names.
@@ -58,7 +62,11 @@ def compare(
         raise UsageError("Name at least one method to compare.")
     if seeds < 1:
         raise UsageError(f"A comparison needs at least one seed, not {seeds}.")
-    chosen = [experiment.with_method(name).method for name in dict.fromkeys(methods)]
+    own = method_settings or {}
+    for name in own:
+        if name not in methods:
+            raise UsageError(f"There are settings for '{name}', which is not compared: {nearest(name, methods)}")
+    chosen = [experiment.with_method(name, own.get(name)).method for name in dict.fromkeys(methods)]
     out = None if out is None else Path(out)
     if out is not None:
         refuse_earlier(out, ("summary.csv", "clients.csv"), overwrite or resume)
@@ -86,6 +94,9 @@ def _comparison(jobs: Sequence[Job], collected: Collected) -> Comparison:
 
 
 def _write(comparison: Comparison, out: Path | None) -> None:
-    if out is not None and comparison.outcomes:
+    if out is None:
+        return
+    failures.write(out, comparison.failures)
+    if comparison.outcomes:
         write_whole(out / "summary.csv", comparison.every_rule().to_csv(index=False))
         write_whole(out / "clients.csv", comparison.clients_frame().to_csv(index=False))

@@ -2,14 +2,15 @@
 
 from collections.abc import Generator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from cofair import metrics
+from cofair import metrics, settings
 from cofair.engine.protocol import ClientStates, Delivered, Rewards, Trained, Training, Uploads
-from cofair.errors import RunError
+from cofair.errors import DivergedError, RunError
+from cofair.methods import Method
 from cofair.results.record import Baseline, Record
 from cofair.results.tested_round import TestedRound
 from cofair.rounds import upload_checks
@@ -25,6 +26,27 @@ if TYPE_CHECKING:
 
 def rounds(run: "Run") -> Generator[Training, Trained, None]:
     """Run a method from the round after the run's own to its last; whoever drives it sends what each training gave."""
+    try:
+        yield from _rounds(run)
+    except DivergedError as error:
+        raise RunError(f"{error}; {remedy(run.experiment.method)}.") from None
+
+
+def remedy(method: Method[Any]) -> str:
+    """Say what may help where training diverged: first what was changed of the method's own settings."""
+    defaults = {own.name: own.default for own in settings.describe(type(method))}
+    changed = [
+        f"method.{name} = {value!r}, by default {defaults[name]!r}"
+        for name, value in settings.values(method).items()
+        if value != defaults[name]
+    ]
+    if changed:
+        return f"the cause may be {' or '.join(changed)}; if not, lower training.lr or set training.clip"
+    own = f", or look at the settings of '{method.name}' ('cofair methods')" if defaults else ""
+    return f"lower training.lr or set training.clip{own}"
+
+
+def _rounds(run: "Run") -> Generator[Training, Trained, None]:
     method = run.experiment.method
     for t in range(run.round + 1, run.last_round + 1):
         run.admit_newcomers(t)
@@ -136,10 +158,7 @@ def _scores(scorer: Scorer, delivered: Delivered, clients: int, t: int) -> list[
     scores = scorer.score(delivered.parameters, delivered.neuron_masks)
     if not bool(torch.isfinite(scores.loss).all()):
         which = "" if len(scores.loss) == 1 else f" (client {int((~torch.isfinite(scores.loss)).nonzero()[0])} first)"
-        raise RunError(
-            f"Training diverged by round {t}: a reward gives losses that are not finite{which}; "
-            "lower training.lr or set training.clip."
-        )
+        raise DivergedError(f"Training diverged by round {t}: a reward gives losses that are not finite{which}")
     return _list(scores.metric.expand(clients))
 
 

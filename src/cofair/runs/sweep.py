@@ -10,6 +10,7 @@ from cofair.config.job import Job
 from cofair.results.listener import Callback, Listener, Listeners, as_listener
 from cofair.results.sweep_result import SweepResult
 from cofair.runs.jobs import Collected, run_jobs
+from cofair.storage import failures
 from cofair.storage.folder import refuse_earlier, write_whole
 from cofair.storage.resume import finished_outcome
 
@@ -64,6 +65,7 @@ def _result(points: Sequence[Point], jobs: Sequence[Job], collected: Collected) 
 
 
 def _write(result: SweepResult, out: Path) -> None:
+    failures.write(out, result.failures)
     if not result.frame.empty:
         write_whole(out / "runs.csv", result.frame.to_csv(index=False))
         write_whole(out / "summary.csv", result.to_frame().to_csv(index=False))

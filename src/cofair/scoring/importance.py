@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from cofair.errors import RunError, UsageError, nearest
+from cofair.errors import DivergedError, UsageError, nearest
 from cofair.scoring.nested import removal_changes
 from cofair.scoring.scorer import Scorer
 
@@ -84,9 +84,8 @@ def transform(importance: Tensor, how: str = "shift") -> Tensor:
         raise UsageError(f"Unknown importance transform {how!r}: {nearest(how, TRANSFORMS)}")
     wrong = int((~importance.isfinite()).sum())
     if wrong:
-        raise RunError(
-            f"The importances of {wrong} of {len(importance)} neurons are not finite numbers: the model has diverged, "
-            "so lower the learning rate or clip gradients."
+        raise DivergedError(
+            f"The importances of {wrong} of {len(importance)} neurons are not finite numbers: training has diverged"
         )
     weights = TRANSFORMS[how](importance.double())
     total = weights.sum()
