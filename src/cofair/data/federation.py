@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from cofair.data.client_table import ClientTable
 from cofair.errors import UsageError
+
+if TYPE_CHECKING:
+    from cofair.data.tables.features import Encoding
 
 Arrays = tuple[Any, Any]  # inputs and labels as tensors, numpy arrays or nested lists
 
@@ -38,6 +41,9 @@ class Federation:
     nothing, and what it brings is what the initial model can do. All arrays are copied: changing them later changes
     nothing here.
     """
+
+    class_names: tuple[str, ...] = ()  # of a table: what its classes are called there
+    encoding: "Encoding | None" = None  # of a table: how its columns became the inputs
 
     def __init__(
         self, clients: Sequence[Arrays], *, test: Arrays, validation: Arrays | None = None,
@@ -76,11 +82,12 @@ class Federation:
         *,
         test: Samples,
         validation: Samples | None,
-        classes: int,
+        classes: int | None,
+        names: Sequence[str] | None = None,
     ) -> "Federation":
         """Make a federation whose clients are (indices, labels) into one pool of inputs; nothing is copied."""
         federation = cls.__new__(cls)
-        federation.names = _names(None, len(shares))
+        federation.names = _names(names, len(shares))
         federation.test, federation.validation, federation.classes = test, validation, classes
         federation.inputs = inputs
         federation.rows = torch.cat([torch.as_tensor(indices) for indices, _ in shares])
