@@ -61,6 +61,17 @@ def test_a_run_goes_on_from_its_folder_and_its_model_says_what_it_takes(cofair, 
     assert "sex=f, sex=m" in facts["inputs"]
 
 
+def test_a_finished_run_is_not_taken_for_one_of_a_table_that_has_changed(cofair, tmp_path):
+    call = ["compare", *OWN, *QUICK, "--methods", "fedavg", "--out", "results"]
+    assert cofair(*call)[0] == 0
+    assert cofair(*call, "--resume")[0] == 0
+    table = tmp_path / "hospitals.csv"
+    table.write_text(table.read_text() + "P200,north,61.0,f,yes\n")
+    code, _, err = cofair(*call, "--resume")
+    assert code == 2
+    assert "holds a run of hospitals.csv as it was before that file changed" in " ".join(err.split())
+
+
 def test_scenes_spread_the_rows_of_a_table_without_sites(cofair):
     own = ["--data", "hospitals.csv", "--label", "died", "--leave-out", "id,hospital", "--scene", "uni"]
     code, out, err = cofair("compare", *own, *QUICK, "--methods", "fedavg", "--clients", "4", "--json")

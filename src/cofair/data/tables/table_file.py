@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import hashlib
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -43,11 +44,27 @@ def table_of(frame: pd.DataFrame) -> Table:
 
 def read_table(path: str) -> Table:
     """Read a table's file; the last one is kept, since every seed of a comparison reads it."""
+    return _read(path, *_state(path))
+
+
+def table_digest(path: str) -> str:
+    """Return a hash of a table's file."""
+    return _digest(path, *_state(path))
+
+
+def _state(path: str) -> tuple[int, int]:
+    """Return what changes with the file."""
     try:
         there = Path(path).stat()
     except OSError as error:
         raise UsageError(f"Cannot read the table {path} from {Path.cwd()}: {error.strerror}.") from None
-    return _read(path, there.st_mtime_ns, there.st_size)
+    return there.st_mtime_ns, there.st_size
+
+
+@lru_cache(maxsize=1)
+def _digest(path: str, changed: int, size: int) -> str:
+    with _explained(path), Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @lru_cache(maxsize=1)
