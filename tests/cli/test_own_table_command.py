@@ -8,6 +8,9 @@ import pandas as pd
 import pytest
 
 from cofair.cli.main import main
+from cofair.config.experiment import Experiment
+from cofair.config.job import Job
+from cofair.runs.scheduling import batches
 
 QUICK = [
     "--set", "training.rounds=3", "--set", "training.steps=2", "--set", "contribution.epochs=2",
@@ -70,6 +73,13 @@ def test_a_finished_run_is_not_taken_for_one_of_a_table_that_has_changed(cofair,
     code, _, err = cofair(*call, "--resume")
     assert code == 2
     assert "holds a run of hospitals.csv as it was before that file changed" in " ".join(err.split())
+
+
+@pytest.mark.parametrize("work", [{"steps": 2}, {"epochs": 2}])
+def test_runs_on_a_table_are_shared_by_workers(work):
+    own = {"data": "hospitals.csv", "label": "died", "by": "hospital"}
+    runs = [Experiment.from_dict({"federation": own, "training": work, "run": {"seed": seed}}) for seed in range(2)]
+    assert [len(batch) for batch in batches([Job(run) for run in runs], 2)] == [1, 1]
 
 
 def test_scenes_spread_the_rows_of_a_table_without_sites(cofair):

@@ -75,7 +75,7 @@ def alike(experiment: Experiment) -> str:
     """Return what runs of one batch share."""
     tables = experiment.to_dict()
     run = {key: tables["run"][key] for key in ("device", "precision", "metric", "loss")}
-    federation = {key: tables["federation"][key] for key in ("data", "resize")}
+    federation = {key: tables["federation"].get(key) for key in ("data", "resize")}
     return json.dumps([federation, tables["model"], run], sort_keys=True)
 
 

@@ -92,6 +92,13 @@ def test_labels_of_any_kind_are_classes_with_names(labels):
     assert made.class_names == tuple(str(int(v)) if isinstance(v, float) else str(v) for v in sorted(set(column)))
 
 
+def test_columns_may_be_named_by_numbers_and_spaces_around_a_name_make_no_other_client():
+    table = frame(hospital=frame()["hospital"].where(frame()["sex"] == "f", frame()["hospital"] + " "))
+    named = federate(table.set_axis(range(5), axis=1), label=4, by=0)
+    assert named.names == ("east", "north", "old town")
+    assert torch.equal(named.inputs, federate().inputs)
+
+
 def test_many_numbers_are_no_classes():
     made = federate(frame(died=np.arange(ROWS) / 7))
     assert made.classes is None

@@ -72,7 +72,7 @@ def test_a_changed_file_is_read_again(tmp_path):
     ("content", "said"),
     [
         (GOOD.replace("a,42.5,", "a,,"), "t.csv, line 4: column 'age' has no value: fill it in, or"),
-        (GOOD.replace("42.5,", ","), "t.csv, line 4: column 'age' has no value (nor have 1 other rows): fill it"),
+        (GOOD.replace("42.5,", ","), "t.csv, line 4: column 'age' has no value, as in 2 rows: fill it in"),
         (GOOD.replace("43.5,m,", "43.5,NA,"), "t.csv, line 5: column 'sex' has no value"),
         (GOOD + "a,3\n", "t.csv, line 42: column 'died' has no value"),
         (HEADER + '"a",40.5,"f\nm",0\n' + ROWS + "b,50.1,f,\n", "t.csv, line 44: column 'died' has no value"),

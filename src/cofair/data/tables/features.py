@@ -162,9 +162,11 @@ def category(table: Table, name: str) -> Category:
     """Return a column as categories, in the order of numbers or of the alphabet."""
     check_complete(table, name)
     column = table.frame[name]
-    if not pd.api.types.is_numeric_dtype(column.dtype):
-        column = column.astype(str)
-    elif pd.api.types.is_float_dtype(column.dtype) and bool((column % 1 == 0).all()):
+    if not pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_bool_dtype(column.dtype):
+        places, texts = pd.factorize(column.astype(str))
+        codes, values = pd.factorize(pd.Index(texts).str.strip(), sort=True)  # "north " is no other hospital
+        return Category(codes[places].astype(np.int64), tuple(values))
+    if pd.api.types.is_float_dtype(column.dtype) and bool((column % 1 == 0).all()):
         column = column.astype("int64")  # as whole numbers become where a column once had gaps
     codes, values = pd.factorize(column, sort=True)
     return Category(codes.astype(np.int64), tuple(map(str, values)))
@@ -185,7 +187,7 @@ def check_complete(table: Table, name: str, *, needed: bool = False) -> None:
     """Refuse a column that lacks values; one that is not needed can also be left out."""
     missing = np.flatnonzero(table.frame[name].isna().to_numpy())
     if len(missing):
-        others = f" (nor have {len(missing) - 1:,} other rows)" if len(missing) > 1 else ""
+        others = f", as in {len(missing):,} rows" if len(missing) > 1 else ""
         remedy = "fill it in, or delete such rows" + ("." if needed else f", or leave the column out{LEAVE_OUT}.")
         raise UsageError(f"{table.place(int(missing[0]))}: column {name!r} has no value{others}: {remedy}")
 

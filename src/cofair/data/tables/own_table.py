@@ -49,6 +49,7 @@ def federation_of(
     if label is None:
         known = ", ".join(table.frame.columns)
         raise UsageError(f"{table.name}: name the column to predict as its label, one of {known}.")
+    label, by, leave_out = str(label), None if by is None else str(by), [str(column) for column in leave_out]
     for column in (label, *([] if by is None else [by]), *leave_out):
         table.check_column(column)
         if column not in leave_out:
