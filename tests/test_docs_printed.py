@@ -14,7 +14,8 @@ from cofair.cli import console
 from cofair.cli.main import main
 from tests.pages import PAGES, ROOT, blocks, each, name_of, read
 
-TITLE = re.compile(r"(\S+), scene (\S+), \d+ clients, \d+ rounds \((mean of the final ten rounds|models delivered in the end)\)")
+READ = "mean of the final ten rounds|models delivered in the end"
+TITLE = re.compile(rf"(\S+), scene (\S+), \d+ clients, \d+ rounds \(({READ})\)")
 NEAR = {"fairness γ": 2.0, "held γ": 2.0, "rate": 0.11}  # and a point for percentages; ten clients make a rate
 README, START = ROOT / "README.md", ROOT / "docs" / "start.md"
 

@@ -197,3 +197,49 @@ def test_federations_of_one_pool_are_joined_and_others_refused():
     assert one.names == ("a", "b")
     with pytest.raises(UsageError, match="one pool of inputs"):
         Federation.concat([one, federation()])
+
+
+class Squares(torch.utils.data.Dataset):
+    """Samples that are made when they are asked for, as images are read from a disk."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return np.full(3, i * i, dtype=np.float32), i % 3
+
+
+def test_clients_have_the_names_of_their_dictionary():
+    made = federation(clients={"north": GOOD, "south": (GOOD[0][:2], GOOD[1][:2])})
+    assert made.names == ("north", "south")
+    assert made.sizes.tolist() == [4, 2]
+    with pytest.raises(UsageError, match="leave out names"):
+        federation(clients={"north": GOOD}, names=["east"])
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_torch_dataset_gives_its_samples_in_order(batches):
+    given = torch.utils.data.DataLoader(Squares(), batch_size=3, shuffle=True) if batches else Squares()
+    own = federation(clients=[given], test=torch.utils.data.TensorDataset(*map(torch.tensor, GOOD))).client(0)
+    assert own.x.tolist() == [[0] * 3, [1] * 3, [4] * 3, [9] * 3]
+    assert own.y.tolist() == [0, 1, 2, 0]
+
+
+def test_a_dataset_that_cannot_be_one_table_is_refused():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield 1, 2
+
+    ragged = [(torch.ones(2), 0), (torch.ones(3), 1)]
+
+    class Ragged(Squares):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            return ragged[i]
+
+    with pytest.raises(UsageError, match="The torch Dataset of client '0' has no length"):
+        federation(clients=[Stream()])
+    with pytest.raises(UsageError, match=r"The torch Dataset of client '0' must give samples \(input, label\) alike"):
+        federation(clients=[Ragged()])

@@ -55,6 +55,14 @@ def of_methods(changes: Sequence[str] | None, compared: Sequence[str]) -> tuple[
     return shared, override({}, own)
 
 
+def table_options(data: str | None, label: str | None, by: str | None, leave_out: str | None) -> dict[str, Any]:
+    """Return the options that say which data, and what the columns of a table mean."""
+    return {
+        "federation.data": data, "federation.label": label, "federation.by": by,
+        "federation.leave_out": names_in(leave_out) or None,
+    }  # fmt: skip
+
+
 def names_in(text: str | None) -> tuple[str, ...]:
     """Return names that are separated by commas."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip())

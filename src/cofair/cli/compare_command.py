@@ -6,11 +6,28 @@ from typing import Annotated
 import typer
 
 from cofair.cli import command_inputs
-from cofair.cli.options import Device, Json, Load, Out, Overwrite, Resume, Set, Track, Workers
+from cofair.cli.options import (
+    By,
+    Data,
+    Device,
+    Json,
+    Label,
+    LeaveOut,
+    Load,
+    Out,
+    Overwrite,
+    Resume,
+    Set,
+    Track,
+    Workers,
+)  # fmt: skip
 
 
 def compare(
-    data: Annotated[str | None, typer.Option(help="Data set; see 'cofair data list'.", show_default="digits")] = None,
+    data: Data = None,
+    label: Label = None,
+    by: By = None,
+    leave_out: LeaveOut = None,
     scene: Annotated[
         str | None, typer.Option(help="How data is spread: uni, pow, cla, dir, dir-class, noisy.", show_default="pow")
     ] = None,
@@ -49,7 +66,8 @@ def compare(
     command_inputs.check_rule(rule, list(RULES))
     names = all_methods() if methods == "all" else list(dict.fromkeys(command_inputs.names_in(methods)))
     options = {
-        "federation.data": data, "federation.scene": scene, "federation.clients": clients,
+        **command_inputs.table_options(data, label, by, leave_out),
+        "federation.scene": scene, "federation.clients": clients,
         "training.rounds": rounds, "run.device": device, "run.joint": True if rule == "joint" else None,
         "run.held": True if held else None,
     }  # fmt: skip

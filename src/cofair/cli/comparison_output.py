@@ -56,7 +56,8 @@ def _title(experiment: Experiment, rule: str) -> str:
         "best": "best round on the test set",
         "joint": "round chosen on the validation set",
     }[rule]
-    return f"{own.data}, scene {own.scene}, {own.clients} clients, {training.rounds} rounds ({reading})"
+    spread = f"scene {own.scene}, {own.clients} clients" if own.by is None else f"by {own.by}"
+    return f"{own.data}, {spread}, {training.rounds} rounds ({reading})"
 
 
 def _last_rounds(rounds: int) -> str:

@@ -22,5 +22,14 @@ Track = Annotated[
     list[str] | None,
     typer.Option("--track", metavar="TRACKER", help=f"Log every tested round to {_TRACKERS}; repeatable."),
 ]
+Data = Annotated[
+    str | None,
+    typer.Option(help="Data set ('cofair data list'), or your table: a CSV or Parquet file.", show_default="digits"),
+]
+Label = Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: the column to predict.")]
+By = Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: whose a row is; each value is a client.")]
+LeaveOut = Annotated[
+    str | None, typer.Option(metavar="COLUMNS", help="Of a table: columns not to use, separated by commas.")
+]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes that share the work.")]

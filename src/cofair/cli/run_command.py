@@ -6,11 +6,19 @@ from typing import Annotated
 import typer
 
 from cofair.cli import command_inputs
-from cofair.cli.options import Device, Json, Load, Out, Overwrite, Resume, Set, Track
+from cofair.cli.options import By, Data, Device, Json, Label, LeaveOut, Load, Out, Overwrite, Resume, Set, Track
+from cofair.errors import UsageError
 
 
 def run(
-    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment's settings.")],
+    experiment: Annotated[
+        Path | None,
+        typer.Argument(metavar="EXPERIMENT.toml", help="The experiment's settings; not needed with --data."),
+    ] = None,
+    data: Data = None,
+    label: Label = None,
+    by: By = None,
+    leave_out: LeaveOut = None,
     change: Set = None,
     load: Load = None,
     track: Track = None,
@@ -27,7 +35,10 @@ def run(
     from cofair.storage.folder import RunFolder
 
     command_inputs.load_methods(load)
-    chosen = command_inputs.experiment_of(experiment, {"run.device": device}, change)
+    if experiment is None and data is None:
+        raise UsageError("Name an experiment, such as digits.toml, or data with --data.")
+    options = {**command_inputs.table_options(data, label, by, leave_out), "run.device": device}
+    chosen = command_inputs.experiment_of(experiment, options, change)
     command_inputs.check_resume(resume, out, overwrite)
     folder = None if out is None else RunFolder(out, overwrite=overwrite, resume=resume)
     with watched(track, out) as (listener, tracking):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from cofair import methods
 from cofair.contributions import MEASURES
+from cofair.data.tables import is_table
 from cofair.engine.losses import LOSSES
 from cofair.engine.optimisers import OPTIMISERS
 from cofair.engine.work import Work
@@ -25,7 +26,11 @@ from cofair.settings import parse_text, read, setting, values
 class FederationSettings:
     """Which data, and how it is distributed over the clients."""
 
-    data: str = setting("digits", "name of a data set")
+    data: str = setting("digits", "name of a data set, or a table of one's own: a file such as hospitals.csv")
+    label: str | None = setting(None, "column of a table that is predicted")
+    by: str | None = setting(None, "column of a table that says whose a row is: each of its values is a client")
+    leave_out: tuple[str, ...] = setting((), "columns of a table that are not used, such as identifiers")
+    test: float = setting(0.2, "share of a table's rows that makes the test set", above=0, maximum=0.9)
     scene: str = setting("pow", "how data is distributed: uni, pow, cla, dir, dir-class or noisy")
     clients: int = setting(10, "number of clients", minimum=1)
     samples: int | None = setting(
@@ -39,6 +44,17 @@ class FederationSettings:
         0.1, "share of the training set that the server holds; 0 for none", minimum=0, maximum=0.9
     )
     resize: int | None = setting(None, "width and height in pixels that images are resized to", minimum=1)
+
+    def unused(self) -> dict[str, str]:
+        """Return which of these settings mean nothing for this data, and why."""
+        if not is_table(self.data):
+            why = f"is about a table, such as hospitals.csv, and federation.data is '{self.data}'"
+            return dict.fromkeys(("label", "by", "leave_out", "test"), why)
+        unused = {"resize": f"is about images, and '{self.data}' is a table"}
+        if self.by is not None:
+            why = f"spreads data over clients, and each value of the column '{self.by}' is a client already"
+            unused |= dict.fromkeys(("scene", "clients", "samples", "alpha", "noise"), why)
+        return unused
 
 
 @dataclass(frozen=True)
@@ -170,6 +186,9 @@ class Experiment:
             else:
                 parts[name] = read(_TABLES[name], table, name)
         experiment = cls(**parts)
+        for key, why in experiment.federation.unused().items():
+            if key in tables.get("federation", {}):
+                raise UsageError(f"federation.{key} {why}: leave it out.")
         experiment.training.work()  # steps given together with epochs fail now, not in the first round
         experiment.attack.check()
         return experiment
@@ -183,6 +202,8 @@ class Experiment:
         """Return all settings, resolved, as nested plain values; rarely used tables only if they are set."""
         off = [name for name in _WRITTEN_IF_SET if getattr(self, name) == _TABLES[name]()]
         tables = {name: values(getattr(self, name)) for name in _TABLES if name not in off}
+        for key in self.federation.unused():
+            del tables["federation"][key]
         if self.contribution.every is None:
             del tables["contribution"]["every"]
         if not self.run.held:

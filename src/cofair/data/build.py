@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,11 +12,14 @@ from torch.nn import functional as F
 from cofair import randomness
 from cofair.data import datasets, scenes
 from cofair.data.federation import Federation, Samples
+from cofair.data.scene_request import SceneRequest
+from cofair.data.tables import is_table
 from cofair.errors import UsageError
 
-DEFAULT_SAMPLES = 2000  # mean samples per client in the published experiments
+if TYPE_CHECKING:
+    import pandas as pd
+
 RESIZED_AT_ONCE = 1024  # images that are held at their old size as real numbers
-WHOLE_POOL = ("dir", "dir-class")  # scenes that use every sample, as published
 
 
 @dataclass(frozen=True)
@@ -35,15 +39,29 @@ class Pool:
 
 
 def federate(
-    data: str | datasets.Dataset | Pool, scene: str = "pow", *, clients: int = 10, samples: int | None = None,
-    alpha: float = 3.0, noise: Sequence[float] = (0.2, 0.4, 0.6), validation: float = 0.1, resize: int | None = None,
-    seed: int = 0,
+    data: "str | datasets.Dataset | Pool | pd.DataFrame", scene: str = "pow", *, clients: int = 10,
+    samples: int | None = None, alpha: float = 3.0, noise: Sequence[float] = (0.2, 0.4, 0.6), validation: float = 0.1,
+    resize: int | None = None, label: str | None = None, by: str | None = None, leave_out: Sequence[str] = (),
+    test: float = 0.2, seed: int = 0,
 ) -> Federation:  # fmt: skip
     """Spread a data set's training part over clients and the server; the official test set is the test set.
+
+    Of a table (a pandas DataFrame, or a CSV or Parquet file) `label` names the column that is predicted, `by` the one
+    that says whose a row is: each of its values is a client, and no scene is needed. A share `test` of the rows is the
+    test set, `leave_out` names columns that are not used.
 
     `resize` makes images that many pixels wide and high, as FedRAC's ResNet for Tiny-ImageNet wants them (32). Of a
     `Pool`, which is resized already, the federation holds no copy of its own.
     """
+    spread = SceneRequest(scene, clients, samples, alpha, tuple(noise))
+    if not isinstance(data, datasets.Dataset | Pool) and (not isinstance(data, str) or is_table(data)):
+        from cofair.data.tables import own_table  # which pandas is needed for
+
+        return own_table.federation_of(
+            data, label, by, spread, validation=validation, test=test, leave_out=leave_out, seed=seed
+        )
+    if label is not None or by is not None:
+        raise UsageError("label and by name columns of a table, such as a DataFrame or the file hospitals.csv.")
     pooled = data if isinstance(data, Pool) else None
     dataset = datasets.load(data) if isinstance(data, str) else data.dataset if isinstance(data, Pool) else data
     if resize is not None and (dataset.kind != "image" or resize < 1):
@@ -52,12 +70,8 @@ def federate(
     labels = np.asarray(dataset.y_train)
     rng = randomness.numpy_generator(seed, "federation")
     held, pool = scenes.hold_out(len(labels), validation, rng)
-    if len(pool) < clients:
-        raise UsageError(f"{dataset.name!r} has {len(pool)} samples for clients, too few for {clients} clients.")
-    if samples is None and scene not in WHOLE_POOL:
-        samples = min(DEFAULT_SAMPLES, len(pool) // clients)
     classes = len(dataset.class_names)
-    shares = scenes.split(scene, labels[pool], pool, classes, clients, samples, rng, alpha, noise)
+    shares = spread.shares(dataset.name, labels[pool], pool, classes, rng)
 
     if pooled is not None:
         server = torch.from_numpy(held).to(pooled.train.device)

@@ -1,18 +1,23 @@
 """A federation: the clients' data, the server's validation set (if it has one), the test set."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from cofair.data.client_table import ClientTable
 from cofair.errors import UsageError
 
+if TYPE_CHECKING:
+    from cofair.data.tables.features import Encoding
+
 Arrays = tuple[Any, Any]  # inputs and labels as tensors, numpy arrays or nested lists
+Given = Arrays | Dataset[Any] | DataLoader[Any]  # where samples come from; a Dataset gives pairs (input, label)
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,21 @@ class Federation:
     nothing here.
     """
 
+    class_names: tuple[str, ...] = ()  # of a table: what its classes are called there
+    encoding: "Encoding | None" = None  # of a table: how its columns became the inputs
+
     def __init__(
-        self, clients: Sequence[Arrays], *, test: Arrays, validation: Arrays | None = None,
+        self, clients: Sequence[Given] | Mapping[str, Given], *, test: Given, validation: Given | None = None,
         names: Sequence[str] | None = None, classes: int | None = None,
     ) -> None:  # fmt: skip
-        """Take each client's (inputs, labels), the test set, and the server's validation set if it has one."""
+        """Take each client's (inputs, labels), the test set, and the server's validation set if it has one.
+
+        A dictionary gives the clients by their names.
+        """
+        if isinstance(clients, Mapping):
+            if names is not None:
+                raise UsageError("The clients have names in their dictionary already: leave out names=.")
+            names, clients = [str(name) for name in clients], list(clients.values())
         if not clients:
             raise UsageError("A federation needs at least one client.")
         self.names = _names(names, len(clients))
@@ -76,11 +91,12 @@ class Federation:
         *,
         test: Samples,
         validation: Samples | None,
-        classes: int,
+        classes: int | None,
+        names: Sequence[str] | None = None,
     ) -> "Federation":
         """Make a federation whose clients are (indices, labels) into one pool of inputs; nothing is copied."""
         federation = cls.__new__(cls)
-        federation.names = _names(None, len(shares))
+        federation.names = _names(names, len(shares))
         federation.test, federation.validation, federation.classes = test, validation, classes
         federation.inputs = inputs
         federation.rows = torch.cat([torch.as_tensor(indices) for indices, _ in shares])
@@ -220,11 +236,12 @@ def _names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _samples(arrays: Arrays, owner: str) -> Samples:
+def _samples(given: Given, owner: str) -> Samples:
+    arrays = _stacked(given, owner) if isinstance(given, Dataset | DataLoader) else given
     try:
         x, y = arrays
     except (TypeError, ValueError):
-        raise UsageError(f"The data of {owner} must be a pair (inputs, labels).") from None
+        raise UsageError(f"The data of {owner} must be a pair (inputs, labels) or a torch Dataset.") from None
     x, y = _tensor(x, f"inputs of {owner}"), _tensor(y, f"labels of {owner}")
     if len(x) != len(y):
         raise UsageError(f"The data of {owner} has {len(x)} inputs but {len(y)} labels.")
@@ -242,6 +259,21 @@ def _samples(arrays: Arrays, owner: str) -> Samples:
         if y.dim() != 1:
             raise UsageError(f"The labels of {owner} must be one integer per sample, not shape {tuple(y.shape)}.")
     return Samples(x, y)
+
+
+def _stacked(dataset: Dataset[Any] | DataLoader[Any], owner: str) -> Arrays:
+    """Return the samples of a dataset as one pair of tensors; transforms are applied once."""
+    source: Any = dataset.dataset if isinstance(dataset, DataLoader) else dataset
+    if not hasattr(source, "__len__"):
+        raise UsageError(f"The torch Dataset of {owner} has no length: give one with __len__ and __getitem__.")
+    pairs = [source[i] for i in range(len(source))]
+    try:
+        x = [torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x) for x, _ in pairs]
+        y = [torch.as_tensor(y) for _, y in pairs]
+        return (torch.stack(x), torch.stack(y)) if pairs else ([], [])
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"The torch Dataset of {owner} must give samples (input, label) alike: {reason}") from None
 
 
 def _tensor(values: Any, what: str) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 
 from cofair.config.experiment import Experiment, read_file
 from cofair.data.datasets import catalogue
+from cofair.data.federation import Federation
 from cofair.engine.protocol import Delivered
 from cofair.errors import RunError, UsageError
 from cofair.results.result import RewardModels
@@ -45,12 +46,14 @@ def export_from_folder(folder: Path, client: str, path: Path) -> tuple[Path, Pat
         raise RunError(
             f"The reward of client {client!r} in {folder / REWARDS} is not the one whose hash the ledger has."
         )
-    facts = {**facts_about(outcome, i), "inputs": _inputs(experiment), "sha256_in_ledger": digest}
+    facts = {**facts_about(outcome, i), "inputs": _inputs(experiment, problem.federation), "sha256_in_ledger": digest}
     return export(RewardModels(delivered, problem)[i], problem.federation.test.x[:2], path, facts)
 
 
-def _inputs(experiment: Experiment) -> str:
+def _inputs(experiment: Experiment, federation: Federation) -> str:
     """Say what the model takes."""
+    if federation.encoding is not None:
+        return federation.encoding.describe()
     entry = catalogue.find(experiment.federation.data)
     if entry.kind == "text":
         return f"token ids of {entry.name}: 0 is padding, 1 a word that the training sentences do not have"

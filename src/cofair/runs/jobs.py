@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cofair.config.job import Job
 from cofair.data import datasets
+from cofair.data.tables import is_table
 from cofair.engine import choose
 from cofair.errors import RunError, UsageError
 from cofair.results.listener import Listener
@@ -104,6 +105,8 @@ def check_lockstep(jobs: Sequence[Job]) -> None:
     if len(set(folders)) < len(folders):
         raise UsageError("Two experiments of the sweep would write to one folder.")
     for data in sorted({job.experiment.federation.data for job in jobs}):
+        if is_table(data):
+            raise UsageError(f"A sweep trains on data sets that have a name, not on {data}: use 'cofair compare'.")
         datasets.path(data)
     for device in sorted({job.experiment.run.device for job in jobs}):
         choose.device(device)

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from cofair.config.experiment import Experiment
 from cofair.config.job import Job
+from cofair.data.tables import is_table
+from cofair.data.tables.table_file import table_digest
 from cofair.engine.problem import Engine, Problem
 from cofair.engine.protocol import ClientStates, Delivered, Trained, Training
 from cofair.methods import Server
@@ -207,7 +209,7 @@ class Run:
     def _known(self) -> dict[str, Any]:
         """Return what a run folder records besides the settings."""
         federation, server, problem = self.problem.federation, self._server, self.problem
-        device, attack = federation.device, self.setup.attack
+        device, attack, data = federation.device, self.setup.attack, self.experiment.federation.data
         notes = [*measurement_notes(self.setup), *self.experiment.method.notes(server)]
         return {
             "format": FORMAT,
@@ -223,6 +225,7 @@ class Run:
             "test_samples": server.tested_on,
             **({"notes": notes} if notes else {}),
             **client_facts(server),
+            **({"table_sha256": table_digest(data)} if is_table(data) and "federation" not in self._given else {}),
             **({} if attack is None else {"attackers": [federation.names[i] for i in attack.attackers]}),
         }
 

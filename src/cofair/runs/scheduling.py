@@ -8,8 +8,9 @@ import torch
 
 from cofair.config.experiment import Experiment
 from cofair.config.job import Job
-from cofair.data.build import DEFAULT_SAMPLES, WHOLE_POOL
 from cofair.data.datasets import catalogue
+from cofair.data.scene_request import DEFAULT_SAMPLES, WHOLE_POOL
+from cofair.data.tables import is_table
 
 COPIES = 8  # of all clients' parameters: handed out, trained, uploaded, a method's own
 HELD = 2  # more of them on a GPU, where recorded steps keep what they change and what they need
@@ -63,6 +64,8 @@ def _cost(job: Job) -> float:
     rounds = job.experiment.method.rounds(job.experiment.training.rounds)
     if work.epochs is None:
         return float(rounds * own.clients * (work.steps or 0) * work.batch_size)
+    if is_table(own.data):  # of unknown length, but all runs of a comparison have the same
+        return float(rounds * work.epochs)
     every = catalogue.find(own.data).variants[0].train * (1 - own.validation)
     each = own.samples or (every if own.scene in WHOLE_POOL else DEFAULT_SAMPLES)
     return rounds * work.epochs * min(every, own.clients * each)
@@ -74,7 +77,7 @@ def alike(experiment: Experiment) -> str:
     run = {key: tables["run"][key] for key in ("device", "precision", "metric", "loss", "class_weights")}
     if run["class_weights"] == "balanced":  # another seed or scene has another validation set
         return shared_settings(experiment)
-    federation = {key: tables["federation"][key] for key in ("data", "resize")}
+    federation = {key: tables["federation"].get(key) for key in ("data", "resize")}
     return json.dumps([federation, tables["model"], run], sort_keys=True)
 
 

@@ -15,6 +15,7 @@ from cofair.data import datasets
 from cofair.data.attackers import attackers, with_flipped_labels, with_identities
 from cofair.data.build import Pool, federate
 from cofair.data.federation import Federation
+from cofair.data.tables import is_table
 from cofair.engine import choose, losses
 from cofair.engine.problem import Engine, Problem, first_line
 from cofair.engine.protocol import Trained, Training
@@ -95,10 +96,12 @@ def set_up(
     federation, dataset = parts.federation, None
     if federation is None:
         own = experiment.federation
-        dataset = datasets.load(own.data) if pool is None else pool.dataset
+        if not is_table(own.data):
+            dataset = datasets.load(own.data) if pool is None else pool.dataset
         federation = federate(
-            pool or dataset, own.scene, clients=own.clients, samples=own.samples, alpha=own.alpha, noise=own.noise,
-            validation=own.validation, resize=own.resize, seed=run.seed,
+            pool or dataset or own.data, own.scene, clients=own.clients, samples=own.samples, alpha=own.alpha,
+            noise=own.noise, validation=own.validation, resize=own.resize, label=own.label, by=own.by,
+            leave_out=own.leave_out, test=own.test, seed=run.seed,
         )  # fmt: skip
     module = _module(experiment, federation, parts.model, None if dataset is None else dataset.vocabulary_size or None)
     module = copy.deepcopy(module).to(device=device, dtype=dtype)  # the caller's own stays as it is
@@ -148,6 +151,11 @@ def _module(experiment: Experiment, federation: Federation, model: Model | None,
                 raise UsageError(f"The model factory must return an nn.Module, but returned {type(made).__name__}.")
             return made
         own = experiment.model
+        if federation.encoding is not None and federation.classes is None:
+            raise UsageError(
+                f"The column {experiment.federation.label!r} has numbers, not classes: to predict them, give "
+                "cofair.run a model of one's own and a loss."
+            )
         if federation.classes is None:
             raise UsageError("A federation without classes needs a model of one's own: pass model=.")
         name = own.name

@@ -6,6 +6,7 @@ from typing import Any
 
 import cofair
 from cofair.config.experiment import Experiment
+from cofair.data.tables.table_file import table_digest
 from cofair.errors import RunError, UsageError
 from cofair.results.result import Outcome
 from cofair.storage import ledger
@@ -99,6 +100,9 @@ def finished_outcome(path: Path, experiment: Experiment) -> Outcome | None:
     if not holds_same_finished(path, experiment):
         return None
     facts = read_facts(path)
+    data = experiment.federation.data
+    if "table_sha256" in facts and facts["table_sha256"] != table_digest(data):
+        raise UsageError(f"{path} holds a run of {data} as it was before that file changed: {_START_OVER}.")
     records = read_records(path, facts)
     if not records or not records[-1].last:
         raise RunError(f"The history of {path} is damaged: its run is finished, but the last rounds are missing.")

@@ -6,6 +6,7 @@ from cofair.data.datasets import digits, origins
 from cofair.data.datasets.dataset_entry import DatasetEntry, Format, Variant
 from cofair.data.datasets.formats import cifar, idx, npz_pack, sentences, svhn, tiny_imagenet
 from cofair.data.datasets.registries import Debian, Npm
+from cofair.data.tables import ENDINGS
 from cofair.errors import UsageError, nearest
 
 # FedRAC normalises SVHN with CIFAR-10's values, too, and EMNIST with MNIST's.
@@ -246,5 +247,6 @@ ENTRIES: dict[str, DatasetEntry] = {entry.name: entry for entry in _ALL}
 def find(name: str) -> DatasetEntry:
     """The entry of a data set, or an error that names the nearest one."""
     if name not in ENTRIES:
-        raise UsageError(f"there is no data set {name!r}: {nearest(name, ENTRIES)}")
+        tables = f" A table of your own ends in {', '.join(ENDINGS)}." if "." in name else ""
+        raise UsageError(f"there is no data set {name!r}: {nearest(name, ENTRIES)}{tables}")
     return ENTRIES[name]
