@@ -63,7 +63,8 @@ def test_nothing_is_spread_over_a_batch():
         (nn.BCELoss(), 'write loss="bce"'),
         (F.binary_cross_entropy, 'write loss="bce"'),
         (nn.MSELoss, r"the class MSELoss: make one of it, MSELoss\(...\)"),
-        ("mse_loss", "did you mean"),
+        ("msee", "did you mean .mse."),
+        ("mse_loss", "choose one of cross_entropy"),
     ],
 )
 def test_what_cannot_be_taken_says_what_to_write_instead(choice, sentence):

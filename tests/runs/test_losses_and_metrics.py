@@ -132,7 +132,7 @@ def test_class_weights_raise_what_is_recognised_of_a_rare_class(weights):
         return x, (y > 3).astype(int)
 
     plain, weighted = (
-        run(rare, loss="bce", metric="balanced_accuracy", class_weights=own, rounds=4, contributions=[1, 2, 3])
+        run(rare, loss="bce", metric="balanced_accuracy", class_weights=own, rounds=20, contributions=[1, 2, 3])
         for own in (None, weights)
     )
     assert all(more > less for more, less in zip(weighted.accuracies, plain.accuracies, strict=True))

@@ -48,7 +48,7 @@ datasets.load("digits")  # the processes that are forked have it
 def command(arguments: list[str], log: Path) -> None:
     """Be `cofair` with these arguments, without the report at the end, which is no part of a run."""
     torch.set_num_threads(1)
-    cofair.cli.report_command.after_run = lambda folders, path: ""
+    cofair.cli.report_command.after_run = lambda folders, path, failures=None: ""
     sys.argv = ["cofair", *arguments]
     with log.open("a") as file, redirect_stdout(file), redirect_stderr(file):
         cofair.cli.main.main()
