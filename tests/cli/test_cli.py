@@ -113,6 +113,23 @@ def test_a_run_says_where_the_settings_of_its_method_stand(tmp_path, cofair):
     assert "'cgsv' is a method" in done.stderr
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_comparison_keeps_its_models_where_it_is_asked(cofair, tmp_path, workers):
+    out, words = tmp_path / "kept", ["compare", "--methods", "standalone,fedavg", *QUICK]
+    assert cofair(*words, "--out", str(out), "--keep-models", "--workers", workers, "--json").returncode == 0
+    exported = cofair("export", str(out / "fedavg-seed0"), "--client", "3", str(tmp_path / "mine"))
+    assert (exported.returncode, (tmp_path / "mine.pt2").exists()) == (0, True)
+
+
+def test_models_that_cannot_be_kept_are_a_sentence(cofair, tmp_path):
+    words, out = ["compare", "--methods", "fedavg", *QUICK], str(tmp_path / "out")
+    nowhere = cofair(*words, "--keep-models")
+    assert (nowhere.returncode, "name a folder for the comparison" in nowhere.stderr) == (2, True)
+    assert cofair(*words, "--out", out).returncode == 0
+    late = cofair(*words, "--out", out, "--resume", "--keep-models")
+    assert (late.returncode, "its models were not kept" in late.stderr) == (2, True)
+
+
 def test_compare_measures_what_clients_hold_where_it_is_asked(cofair):
     plain, held = (cofair("compare", "--methods", "fedrac", *QUICK, *more, "--json") for more in ((), ("--held",)))
     without, found = (json.loads(done.stdout) for done in (plain, held))

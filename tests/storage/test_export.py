@@ -182,7 +182,7 @@ def test_what_cannot_be_exported_is_said(finished, tmp_path):
         assert sentence in str(answer.exception)
     (folder / "rewards.safetensors").rename(folder / "elsewhere")
     try:
-        with pytest.raises(RunError, match="holds no models: 'cofair run' keeps them"):
+        with pytest.raises(RunError, match="holds no models: 'cofair run' and 'cofair compare --keep-models'"):
             export_from_folder(folder, "3", tmp_path / "x")
     finally:
         (folder / "elsewhere").rename(folder / "rewards.safetensors")

@@ -49,6 +49,9 @@ def compare(
     track: Track = None,
     device: Device = None,
     out: Out = None,
+    keep_models: Annotated[
+        bool, typer.Option("--keep-models", help="Keep the models in the run folders, for 'cofair export'.")
+    ] = False,
     overwrite: Overwrite = False,
     resume: Resume = False,
     workers: Workers = 1,
@@ -79,6 +82,7 @@ def compare(
     with watched(track, out, len(names) * seeds, together=workers > 1) as (listener, tracking):
         comparison = run_comparison(
             chosen, names, seeds, out, overwrite=overwrite, resume=resume, workers=workers, load=load or (),
+            keep_models=keep_models,
             method_settings=of_methods, listener=listener,
         )  # fmt: skip
     comparison_output.print_comparison(comparison, chosen, rule, as_json=as_json)

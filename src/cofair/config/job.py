@@ -8,10 +8,11 @@ from cofair.config.experiment import Experiment
 
 @dataclass(frozen=True, eq=False)  # jobs are compared by identity
 class Job:
-    """One experiment of a comparison or a sweep; without a folder nothing is written."""
+    """One experiment of a comparison or a sweep; without a folder nothing is written, with it its models if asked."""
 
     experiment: Experiment
     folder: Path | None = None
+    keeps_models: bool = False
 
     @property
     def path(self) -> Path:

@@ -30,6 +30,7 @@ def compare(
     resume: bool = False,
     workers: int = 1,
     load: Sequence[Path] = (),
+    keep_models: bool = False,
     method_settings: Mapping[str, Mapping[str, Any]] | None = None,
     listener: Listener | Callback | None = None,
     federation: Federation | None = None,
@@ -48,6 +49,7 @@ def compare(
         resume: keep the finished runs in `out`, and resume those that were interrupted.
         workers: processes that share the runs.
         load: Python files that register methods, which workers need as well.
+        keep_models: keep every run's models in its folder, so that `cofair export` can write a client's.
         method_settings: settings of single methods, by their names, such as {"contract": {"kappa": 0.9}}.
         listener: a function called with the method, the seed and every tested round, or a `Listener`.
         federation: data of your own, instead of the data set that the experiment names.
@@ -67,12 +69,16 @@ def compare(
         if name not in methods:
             raise UsageError(f"There are settings for '{name}', which is not compared: {nearest(name, methods)}")
     chosen = [experiment.with_method(name, own.get(name)).method for name in dict.fromkeys(methods)]
+    if keep_models and out is None:
+        raise UsageError(
+            "Models are kept in run folders: name a folder for the comparison too (--out DIR, in Python out=)."
+        )
     out = None if out is None else Path(out)
     if out is not None:
         refuse_earlier(out, ("summary.csv", "clients.csv"), overwrite or resume)
     numbers = range(experiment.run.seed, experiment.run.seed + seeds)
     runs = [replace(experiment.with_run(seed=seed), method=method) for seed in numbers for method in chosen]
-    jobs = [Job(run, None if out is None else out / run_name(run)) for run in runs]
+    jobs = [Job(run, None if out is None else out / run_name(run), keep_models) for run in runs]
     for job in jobs:
         if job.folder is not None:
             RunFolder(job.folder, overwrite=overwrite, resume=resume)  # which refuses what it may not replace

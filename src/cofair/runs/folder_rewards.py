@@ -33,7 +33,7 @@ def export_from_folder(folder: Path, client: str, path: Path) -> tuple[Path, Pat
     if outcome is None:
         raise RunError(f"The run in {folder} is not finished: 'cofair run --resume' continues it.")
     if not (folder / REWARDS).exists():
-        raise RunError(f"{folder} holds no models: 'cofair run' keeps them, comparisons and sweeps do not.")
+        raise RunError(f"{folder} holds no models: 'cofair run' and 'cofair compare --keep-models' keep them.")
     i = client_index(client, outcome.names)
     entries = checked_against_ledger(folder).entries
     problem = set_up(experiment.with_run(device="cpu")).problem

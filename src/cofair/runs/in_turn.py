@@ -8,14 +8,14 @@ from torch import Tensor
 
 from cofair.config.job import Job
 from cofair.engine import choose
-from cofair.errors import RunError
+from cofair.errors import RunError, UsageError
 from cofair.methods import Method
 from cofair.results.listener import Listener
 from cofair.runs.measurement import Brought, measured
 from cofair.runs.run import Run, drive
 from cofair.runs.scheduling import shared_settings
 from cofair.runs.setup import Parts, Setup, set_up
-from cofair.storage.folder import RunFolder
+from cofair.storage.folder import REWARDS, RunFolder
 from cofair.storage.journal import Journal, open_journal
 from cofair.storage.resume import finished_outcome
 
@@ -65,7 +65,8 @@ class _SharedFederation:
 
     def _run(self, job: Job, folder: RunFolder | None, methods: Sequence[Method[Any]]) -> None:
         experiment = job.experiment
-        with choose.arithmetic(experiment.run.precision), open_journal(folder, experiment) as journal:
+        journals = open_journal(folder, experiment, keeps_rewards=job.keeps_models)
+        with choose.arithmetic(experiment.run.precision), journals as journal:
             setup, brought = self._prepared or self._prepare(job, methods, journal)
             drive(Run(job, setup, brought, journal=journal, listener=self._listener)).finish()
 
@@ -73,6 +74,11 @@ class _SharedFederation:
         """Say whether a run is finished in its folder; if it is, pass on what it measured."""
         outcome = None if job.folder is None else finished_outcome(job.folder, job.experiment)
         if outcome is not None:
+            if job.keeps_models and not (job.path / REWARDS).exists():
+                raise UsageError(
+                    f"The run in {job.folder} is finished, and its models were not kept: leave out --keep-models, or "
+                    "train it again with --overwrite."
+                )
             self._known = torch.tensor(outcome.contributions, dtype=torch.float64)
             self._listener.finished(job, outcome)
         return outcome is not None
