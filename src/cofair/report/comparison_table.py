@@ -5,12 +5,11 @@ from typing import Any
 
 import pandas as pd
 
+from cofair.report.findings import judged_by
 from cofair.report.markup import Html, element, joined
 from cofair.report.reported_runs import ReportedMethod, comparison
 from cofair.report.words import count
 from cofair.results.columns import Column, cell_text, shown
-
-_SORTED = {"fairness": "descending"}  # the order in which the page has the methods
 
 
 def of(methods: Sequence[ReportedMethod]) -> Html:
@@ -20,8 +19,8 @@ def of(methods: Sequence[ReportedMethod]) -> Html:
     columns = shown(frame)
     best = {column.name: _best(frame, column, ranked) for column in columns}
     sort: dict[str, str] = {}
-    if len(methods) > 1:
-        sort = {"method": "none", **{column.name: "none" for column in columns}, **_SORTED}
+    if len(methods) > 1:  # in the order of `findings.by_fairness`
+        sort = {"method": "none", **{column.name: "none" for column in columns}, judged_by(frame): "descending"}
     header = [_heading("method", "", numeric=False, sort=sort.get("method"))]
     header += [_heading(column.heading, column.meaning, sort=sort.get(column.name)) for column in columns]
     rows = []

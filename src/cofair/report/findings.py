@@ -43,13 +43,13 @@ def facts(methods: Sequence[ReportedMethod]) -> str:
 def fairest(methods: Sequence[ReportedMethod]) -> int:
     """Return which method is shown first: the fairest one, training alone aside."""
     frame = _ranked(methods)
-    return _argmax(frame, _judged_by(frame) if frame["fairness"].notna().any() else "max")
+    return _argmax(frame, judged_by(frame) if frame["fairness"].notna().any() else "max")
 
 
 def by_fairness(methods: Sequence[ReportedMethod]) -> list[ReportedMethod]:
     """Return methods in the order of the table: the fairest first, those without a defined fairness last."""
     frame = comparison(methods).to_frame()
-    fairness = frame[_judged_by(frame)].astype(float).fillna(-1000.0).tolist()
+    fairness = frame[judged_by(frame)].astype(float).fillna(-1000.0).tolist()
     return [methods[k] for k in sorted(range(len(methods)), key=lambda k: -fairness[k])]
 
 
@@ -64,7 +64,7 @@ def findings(methods: Sequence[ReportedMethod]) -> list[str]:
             f"Fairness γ is undefined for every method. The best client gets most with {best['method']}: "
             f"{_percent(best['max'])} {metric}."
         ]
-    by = _judged_by(frame)
+    by = judged_by(frame)
     fair = frame.loc[_argmax(frame, by)]
     follows = {"fairness": "rewards follow what clients brought with γ"}
     what = follows.get(by, "what clients hold in the end follows what they brought with held γ")
@@ -105,6 +105,8 @@ def _than_alone(methods: Sequence[ReportedMethod], row: Any) -> str:
     if not method.runs[0].contributions_are_accuracies:
         return ""
     gain = 100 * (row["max"] - ClientStatements(method).brought.max())
+    if abs(gain) < 0.05:
+        return ", as much as the best reaches alone"
     return f", {abs(gain):.1f} points {'more' if gain >= 0 else 'less'} than the best reaches alone"
 
 
@@ -115,7 +117,7 @@ def _ranked(methods: Sequence[ReportedMethod]) -> pd.DataFrame:
     return frame.iloc[others] if others else frame
 
 
-def _judged_by(frame: pd.DataFrame) -> str:
+def judged_by(frame: pd.DataFrame) -> str:
     """Return the column that says which method is fairest: what clients hold, where all methods have that."""
     held = "held_fairness"
     return held if held in frame and bool(frame[held].notna().any()) else "fairness"
