@@ -114,6 +114,19 @@ def test_data_and_a_model_of_ones_own_are_compared():
         compare(SMALL, ["fedavg"], 2, workers=2, federation=federation, model=lambda: nn.Linear(4, 2))
 
 
+def test_losses_and_metrics_are_named_in_a_comparison():
+    x = torch.randn(160, 4, generator=torch.Generator().manual_seed(0))
+    y = x @ torch.tensor([1.0, -2.0, 0.5, 0.0])
+    parts = {"federation": cofair.Federation([(x[:40], y[:40]), (x[40:100], y[40:100])], test=(x[100:], y[100:]))}
+    parts["model"] = lambda: nn.Linear(4, 1)
+    chosen = replace(SMALL, contribution=replace(SMALL.contribution, measure="size"))
+    comparison = compare(chosen, ["fedavg"], loss="mse", metric="r2", **parts)
+    assert min(comparison.outcomes[0].accuracies) > 0.5
+    assert comparison.jobs[0].experiment.run.metric == "r2"
+    with pytest.raises(UsageError, match="Unknown loss 'msee': did you mean 'mse'"):
+        compare(chosen, ["fedavg"], loss="msee", metric="r2", **parts)
+
+
 def test_nothing_of_a_run_stays_in_memory_when_it_fails_or_ends(monkeypatch):
     alive, begun = weakref.WeakSet(), Run.__init__
     most = []

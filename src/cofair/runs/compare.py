@@ -35,8 +35,8 @@ def compare(
     listener: Listener | Callback | None = None,
     federation: Federation | None = None,
     model: Model | None = None,
-    loss: Loss | None = None,
-    metric: Callable[[Tensor, Tensor], float | Tensor] | None = None,
+    loss: str | Loss | None = None,
+    metric: str | Callable[[Tensor, Tensor], float | Tensor] | None = None,
 ) -> Comparison:
     """Train several methods on the same federations, for several seeds.
 
@@ -54,8 +54,8 @@ def compare(
         listener: a function called with the method, the seed and every tested round, or a `Listener`.
         federation: data of your own, instead of the data set that the experiment names.
         model: a model of your own, instead of the one that the experiment names.
-        loss: a loss of your own.
-        metric: a metric of your own.
+        loss: a loss by its name, or one of your own.
+        metric: a metric by its name, or one of your own.
 
     Returns:
         The outcomes of all runs that came to their end; `failures` says why others did not.
@@ -64,6 +64,8 @@ def compare(
         raise UsageError("Name at least one method to compare.")
     if seeds < 1:
         raise UsageError(f"A comparison needs at least one seed, not {seeds}.")
+    named = {name: value for name, value in (("loss", loss), ("metric", metric)) if isinstance(value, str)}
+    experiment = experiment.with_run(**named)
     own = method_settings or {}
     for name in own:
         if name not in methods:
@@ -85,7 +87,9 @@ def compare(
     collected, heard = Collected(), as_listener(listener)
     run_jobs(
         jobs, collected if heard is None else Listeners(heard, collected), lockstep=False, workers=workers, load=load,
-        overwrite=overwrite, resume=resume, parts=Parts(federation, model, loss, metric),
+        overwrite=overwrite, resume=resume, parts=Parts(
+            federation, model, None if isinstance(loss, str) else loss, None if isinstance(metric, str) else metric
+        ),
         then=lambda: _write(_comparison(jobs, collected), out),
     )  # fmt: skip
     comparison = _comparison(jobs, collected)
