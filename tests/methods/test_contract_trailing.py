@@ -132,6 +132,15 @@ def test_the_step_that_leads_to_the_best_model_is_taken_and_of_equal_ones_that_w
     assert taken == {0, 1, 2}
 
 
+def test_a_step_that_diverges_is_not_taken_though_it_were_as_accurate(make_server):
+    server = make_server([0.2, 0.4])
+    mechanism = Contract(power=0.0, freshness=(0.0,), strides=(1000.0, 0.25)).mechanism
+    far = torch.zeros(len(server.initial), dtype=torch.float64)
+    far[-1] = 1e306  # the last class's: all answers, a loss that is large, or no number
+    moved, _ = mechanism.moved(server, mechanism.start(server), uploads_of([far.tolist()] * 2, [12, 12]), 1)
+    assert bool(moved.parameters.isfinite().all())
+
+
 @pytest.mark.parametrize("nothing", ["freshness", "strides"])
 def test_nothing_to_try_is_a_sentence(make_server, nothing):
     with pytest.raises(UsageError, match=f"{nothing} is empty"):

@@ -98,8 +98,9 @@ class TrailingModels(Method[Trailing]):
         tried = (strides[:, None, None] * torch.eye(len(means)).to(means)).flatten(0, 1)
         scores = self._scorer(server).coalitions(state.parameters, means, tried)
         accuracies = scores.metric.to(state.promised)
-        equally_good = scores.loss.masked_fill(scores.metric < scores.metric.max(), torch.inf)  # where samples are few
-        best = int(equally_good.argmin())
+        sound = scores.loss.isfinite()  # a long step may diverge
+        most = accuracies.masked_fill(~sound, -torch.inf).max()
+        best = int(scores.loss.masked_fill(~sound | (accuracies < most), torch.inf).argmin())  # few samples: many ties
         parameters, accuracy = state.parameters + tried[best] @ means, accuracies[best]
         better = accuracy >= state.reached
         return replace(

@@ -87,14 +87,11 @@ class Scorer:
         if terms is None:
             return self._collect(((base + own @ updates, None) for own in chunks), per_sample)
         assert self.stack is not None
-        parts = []
+        parts, layout = [], self.stack.layout
+        bases, added = layout.views(base), layout.views(updates)
+        later = [name for name in bases if not self.stack.is_first(name)]
         for own in chunks:
-            added = self.stack.layout.views(updates)
-            views = {
-                name: torch.tensordot(own, added[name], 1).add_(value)
-                for name, value in self.stack.layout.views(base).items()
-                if not self.stack.is_first(name)
-            }
+            views = {name: torch.tensordot(own, added[name], 1).add_(bases[name]) for name in later}
             outputs = self.stack.after_first(views, torch.tensordot(own, terms[1:], 1).add_(terms[0]))
             parts.append(self._judged(outputs, per_sample))
         return _together(parts, per_sample)
